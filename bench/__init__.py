@@ -1,0 +1,1 @@
+"""How it is run: cases, clocks, checks and records."""

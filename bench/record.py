@@ -1,0 +1,264 @@
+"""Records: what one case did, in one line of JSON; written as the run goes, read back whole or not at all.
+
+A record holds what was observed or declared and never a ratio: rates are made in `analysis.metrics`. A file is JSON
+lines: a header `{"run": ..., "environment": ...}`, then the records of that run, each naming it; several runs may
+follow one another in a file. Standard library only, since the analysis imports this without torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+SCHEMA_VERSION = 1
+
+
+class RecordError(ValueError):
+    """A records file that cannot be used; the message names file, line and what is wrong."""
+
+
+class Status(StrEnum):
+    """How a case ended. Only OK has times; every other has a detail."""
+
+    OK = "OK"
+    SKIPPED = "SKIPPED"
+    UNSUPPORTED = "UNSUPPORTED"
+    INCORRECT = "INCORRECT"
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    TIMEOUT = "TIMEOUT"
+    CRASHED = "CRASHED"
+    FAILED = "FAILED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """The machine and the software of a run. None is 'not reported', never a guess."""
+
+    device_type: str = "cpu"
+    device_name: str | None = None
+    compute_capability: str | None = None
+    sm_count: int | None = None
+    memory_bytes: int | None = None
+    memory_bus_bits: int | None = None
+    memory_clock_mhz: int | None = None
+    l2_bytes: int | None = None
+    max_sm_clock_mhz: int | None = None
+    power_limit_w: float | None = None
+    ecc: bool | None = None
+    mig: bool | None = None
+    uuid: str | None = None
+    driver: str | None = None
+    cuda: str | None = None
+    threads: int | None = None
+    os: str | None = None
+    python: str | None = None
+    torch: str | None = None
+    triton: str | None = None
+    ptxas: str | None = None
+    packages: Mapping[str, str] = field(default_factory=dict)
+    commit: str | None = None
+    dirty: bool | None = None
+    taken_at: str | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One case, observed once.
+
+    Attributes:
+        run: id of the run, found with its environment in the file's header.
+        case: id, op, provider, dtype, phase, technique, axes, source, and storage where it differs.
+        config: launch parameters of the kernel.
+        work: flops, bytes, overhead_bytes, counting version: declared, not measured.
+        timer: cuda_graph, cuda_event, cpu_wall, published, fake: the one really used.
+        cache: cold, flush, hot, resident, or as published.
+        regime: burst or sustained.
+        launch: graph, stream, pdl, call.
+        times_us: microseconds per launch, unrounded, in the order taken; empty unless OK.
+        launches_per_sample: launches that one value of `times_us` is the mean of.
+        first_call_us: the first call, with compilation and set-up in it.
+        error: maximum and RMS error of the output and of the yardstick, and their limits.
+        telemetry: clocks, power and throttling before and after; null where nothing reports them.
+        data: input distribution and seed.
+        kernel: facts of what really ran: an SDPA backend, registers, a compiled kernel's hash.
+        includes: work inside the measured time beyond the op, for published operators.
+        flags: suspect, throttled, contended.
+        phases_s: seconds spent on inputs, check, warm-up and measuring, apart.
+    """
+
+    run: str
+    case: Mapping[str, Any]
+    status: Status
+    detail: str = ""
+    work: Mapping[str, int] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    timer: str = ""
+    cache: str = ""
+    regime: str = ""
+    launch: str = ""
+    times_us: tuple[float, ...] = ()
+    launches_per_sample: int = 1
+    first_call_us: float | None = None
+    stop_reason: str = ""
+    error: Mapping[str, float] = field(default_factory=dict)
+    telemetry: Mapping[str, Any] | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+    kernel: Mapping[str, Any] = field(default_factory=dict)
+    includes: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    phases_s: Mapping[str, float] = field(default_factory=dict)
+    source_sha256: str = ""
+    taken_at: str = ""
+    schema: int = SCHEMA_VERSION
+    environment: Environment | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.status is Status.OK:
+            bad = [t for t in self.times_us if not (math.isfinite(t) and t >= 0)]
+            if not self.times_us or bad:
+                raise ValueError(f"{self.case.get('id')}: status OK needs finite times >= 0, got {bad or 'none'}")
+        elif self.times_us:
+            raise ValueError(f"{self.case.get('id')}: status {self.status} must have no times")
+        elif not self.detail:
+            raise ValueError(f"{self.case.get('id')}: status {self.status} needs a detail that says why")
+
+    def to_json(self) -> str:
+        """One line, without the environment (that stands in the header)."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "environment"}
+        return json.dumps(fields, ensure_ascii=False, allow_nan=False)
+
+
+def header_json(run: str, environment: Environment) -> str:
+    """The line that opens a run."""
+    return json.dumps(
+        {"run": run, "schema": SCHEMA_VERSION, "environment": dataclasses.asdict(environment)}, ensure_ascii=False
+    )
+
+
+class RecordWriter:
+    """Appends a run to a file, one durable line a record: what was measured survives the next crash.
+
+    Raises:
+        RecordError: when the file ends in a torn line, which an append would make unreadable.
+    """
+
+    def __init__(self, path: Path, run: str, environment: Environment) -> None:
+        self.path, self.run = path, run
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and path.stat().st_size:
+            with path.open("rb") as existing:
+                existing.seek(-1, os.SEEK_END)
+                if existing.read(1) != b"\n":
+                    raise RecordError(f"{path}: the last line is cut off; remove it, or write to another directory")
+        self._file = path.open("a", encoding="utf-8", newline="\n")
+        self._line(header_json(run, environment))
+
+    def append(self, record: Record) -> None:
+        """Writes, flushes and fsyncs one record of this run."""
+        if record.run != self.run:
+            raise ValueError(f"record of run {record.run!r} does not belong in run {self.run!r}")
+        self._line(record.to_json())
+
+    def _line(self, text: str) -> None:
+        self._file.write(text + "\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def __enter__(self) -> RecordWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+
+def read_records(path: Path) -> list[Record]:
+    """All records of a file, each with its run's environment.
+
+    Raises:
+        RecordError: missing, empty, truncated, foreign or future-schema file; nothing of it is used.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecordError(f"{path}: cannot be read: {error}") from error
+    if not text.strip():
+        raise RecordError(f"{path}: empty; wanted JSON lines as `python -m bench run -o DIR` writes them")
+    records: list[Record] = []
+    environments: dict[str, Environment] = {}
+    lines = text.split("\n")
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        where = f"{path}:{number}"
+        fields = _parse(line, where, last=number == len(lines))
+        if "environment" in fields:
+            environments[fields["run"]] = _build(Environment, fields["environment"], where)
+            continue
+        if fields["run"] not in environments:
+            raise RecordError(f"{where}: record of run {fields['run']!r} before that run's header line")
+        records.append(_build(Record, fields, where, environment=environments[fields["run"]]))
+    if not records:
+        raise RecordError(f"{path}: a header but no records: nothing was measured in this run")
+    return records
+
+
+def _parse(line: str, where: str, *, last: bool) -> dict[str, Any]:
+    try:
+        fields = json.loads(line)
+    except json.JSONDecodeError as error:
+        torn = "the line is cut off (the run was killed here?): remove it" if last else "not JSON"
+        raise RecordError(f"{where}: {torn} ({error.msg})") from error
+    if not isinstance(fields, dict) or "run" not in fields or "schema" not in fields:
+        raise RecordError(f"{where}: not a Roofmark record: wanted an object with 'run' and 'schema'")
+    if fields["schema"] != SCHEMA_VERSION:
+        raise RecordError(
+            f"{where}: schema {fields['schema']!r}, this version reads {SCHEMA_VERSION}: "
+            "use the Roofmark that wrote it, or measure again"
+        )
+    return fields
+
+
+def _build(kind: type[Any], fields: Mapping[str, Any], where: str, **extra: Any) -> Any:
+    known = {f.name for f in dataclasses.fields(kind)}
+    unknown = sorted(set(fields) - known)
+    if unknown:
+        raise RecordError(f"{where}: unknown field(s) {', '.join(unknown)} in {kind.__name__}")
+    values = {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
+    try:
+        if "status" in values:
+            values["status"] = Status(values["status"])
+        return kind(**values, **extra)
+    except (TypeError, ValueError) as error:
+        raise RecordError(f"{where}: {error}") from error
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Replaces a file as a whole: a reader, or a kill, sees the old content or the new one.
+
+    Text is UTF-8 with LF. The temporary file has a name of its own, so writers of one target do not meet.
+    """
+    data = content.encode("utf-8") if isinstance(content, str) else content
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

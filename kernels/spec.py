@@ -1,0 +1,186 @@
+"""What an op says about itself: `Workload` (one size of one problem) and `Op` (the problem and who solves it).
+
+Leaves counting to `kernels.work`, sizes of real models to `kernels.models`, and running to `bench`.
+Nothing here imports torch: `bench list` and the analysis read workloads without it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kernels.work import ELEMENT_BITS, Work
+
+AXES = (
+    "M", "N", "K", "batch", "q_len", "kv_len", "q_heads", "kv_heads", "head_dim", "v_head_dim",
+    "causal", "window", "page_size", "group_size", "experts", "top_k",
+)  # fmt: skip
+COMPUTE_DTYPES = ("bfloat16", "float16", "tfloat32", "float32", "float8_e4m3fn", "float8_e5m2", "int8")
+DTYPE_ALIASES = {
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "half": "float16",
+    "tf32": "tfloat32",
+    "fp32": "float32",
+    "fp8": "float8_e4m3fn",
+    "e4m3": "float8_e4m3fn",
+    "e5m2": "float8_e5m2",
+}
+PHASES = ("prefill", "decode", "mixed")
+TECHNIQUES = (
+    "dense", "kv_cache", "paged", "continuous", "chunked", "prefix", "speculative", "window", "quantised_kv",
+    "mla", "fp8", "int8", "int4", "fused_mlp", "moe", "lm_head", "sampling", "glue", "tensor_parallel",
+)  # fmt: skip
+SCALES = ("", "tensor", "token", "channel", "block128")
+DECODE_ROWS = 64
+"""Up to this many rows a matmul is called decode: the widest batch whose weights are still read for few tokens."""
+
+
+class Unsupported(ValueError):
+    """A provider cannot run this workload here; the message says why. Becomes the status UNSUPPORTED."""
+
+
+def dtype_named(name: str) -> str:
+    """The compute dtype for a name or a usual short form. Raises ValueError with the known names."""
+    full = DTYPE_ALIASES.get(name, name)
+    if full not in COMPUTE_DTYPES:
+        raise ValueError(
+            f"unknown dtype {name!r}; known: {', '.join(COMPUTE_DTYPES)} (short: {', '.join(DTYPE_ALIASES)})"
+        )
+    return full
+
+
+def one_of(kind: str, name: str, known: tuple[str, ...]) -> None:
+    """Raises ValueError naming what is known when `name` is not among it."""
+    if name not in known:
+        raise ValueError(f"unknown {kind} {name!r}; known: {', '.join(k for k in known if k)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """One size of one problem.
+
+    Attributes:
+        axes: axis name -> size, only those that apply; kept in the order of `AXES`.
+        dtype: compute dtype by torch's name (tfloat32 is float32 storage with TF32 multiplication).
+        phase: prefill, decode or mixed; a name, never the reason for a class.
+        technique: what of LLM serving it stands for.
+        source: whose layer and why this size, "llama-3.1-8b: qkv_proj, tp 1"; several where models share a shape.
+        weight_dtype, kv_dtype: storage where it differs from `dtype`.
+        scale: granularity of quantisation scales.
+        kv_lens: keys per sequence where sequences differ; `kv_len` is then the longest (the allocation).
+    """
+
+    axes: Mapping[str, int]
+    dtype: str
+    phase: str
+    technique: str = "dense"
+    source: tuple[str, ...] = ()
+    weight_dtype: str = ""
+    kv_dtype: str = ""
+    scale: str = ""
+    kv_lens: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        for axis, size in self.axes.items():
+            one_of("axis", axis, AXES)
+            if not isinstance(size, int) or size < 0:
+                raise ValueError(f"axis {axis} must be a whole number >= 0, got {size!r}")
+        one_of("dtype", self.dtype, COMPUTE_DTYPES)
+        one_of("phase", self.phase, PHASES)
+        one_of("technique", self.technique, TECHNIQUES)
+        one_of("scale", self.scale, SCALES)
+        for storage in (self.weight_dtype, self.kv_dtype):
+            one_of("storage dtype", storage, ("", *ELEMENT_BITS))
+        if self.kv_lens and (len(self.kv_lens) != self.axes["batch"] or max(self.kv_lens) > self.axes["kv_len"]):
+            raise ValueError(
+                f"kv_lens needs one length for each of {self.axes['batch']} sequences, "
+                f"none over kv_len={self.axes['kv_len']}; got {self.kv_lens}"
+            )
+        object.__setattr__(self, "axes", {a: self.axes[a] for a in AXES if a in self.axes})
+
+    @property
+    def key(self) -> str:
+        """dtype and sizes, the part of a case id after op and provider: `bfloat16.w_int4/M=1,N=4096,K=4096`."""
+        dtype = self.dtype
+        for prefix, part in ((".w_", self.weight_dtype), (".kv_", self.kv_dtype), (".", self.scale)):
+            dtype += prefix + part if part else ""
+        sizes = ",".join(f"{axis}={size}" for axis, size in self.axes.items())
+        return f"{dtype}/{sizes}{self._ragged_part()}"
+
+    def _ragged_part(self) -> str:
+        if not self.kv_lens:
+            return ""
+        text = "+".join(map(str, self.kv_lens))
+        if len(self.kv_lens) > 8:
+            text = f"sum{sum(self.kv_lens)}-{zlib.crc32(text.encode()):08x}"
+        return f",kv_lens={text}"
+
+
+Inputs = dict[str, Any]
+Outputs = Any
+"""A tensor, or a tuple of tensors in the order of the reference's."""
+
+
+def no_config(workload: Workload, arch: int) -> tuple[Any, ...]:
+    """For ops without launch parameters of their own."""
+    return ()
+
+
+def everything(inputs: Inputs) -> tuple[Inputs, Callable[[Outputs], Outputs]]:
+    """The sample that is the whole: for ops small enough to check in full."""
+    return inputs, lambda outputs: outputs
+
+
+def nothing_to_tell(provider: str, inputs: Inputs) -> Mapping[str, str]:
+    """For ops whose providers hide no choice worth recording."""
+    return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """A problem, its truth, and its providers.
+
+    Attributes:
+        name: the op's name, as in a case id.
+        summary: one line: the formula.
+        axes: the axes a workload of this op must have, in order, with the default of each (None: must be given).
+        dtypes: compute dtypes it is defined for.
+        make_inputs: (workload, device, seed) -> inputs by name; device "meta" gives shapes alone.
+        reference: **inputs -> outputs in float64, the truth.
+        eager: **inputs -> outputs, plain torch in the same storage and compute precision: the yardstick of the
+            error rule.
+        providers: name -> callable of the same inputs.
+        work: workload -> Work.
+        describe_axes: (axes, dtype, source) -> Workload: fills defaults, sets phase and technique.
+        workloads: what `standard` and the other suites draw from, by suite name.
+        check_workloads: small and ragged ones, for the interpreter and the tests.
+        roles: input name -> "streamed" (weights, KV: rotated for a cold cache) or "resident".
+        unsupported: (workload, provider) -> reason, or None.
+        cuda_only: provider -> why it has nothing to measure on a CPU.
+        configs: (workload, arch) -> launch configurations, the default first.
+        sample: inputs -> (fewer inputs, how to cut outputs alike), for checking large cases.
+        facts: (provider, inputs) -> what the provider really ran (an SDPA backend, a library).
+        validate: raises ValueError when device data (a block table, lengths) is out of range.
+    """
+
+    name: str
+    summary: str
+    axes: Mapping[str, int | None]
+    dtypes: tuple[str, ...]
+    make_inputs: Callable[[Workload, Any, int], Inputs]
+    reference: Callable[..., Outputs]
+    eager: Callable[..., Outputs]
+    providers: Mapping[str, Callable[..., Outputs]]
+    work: Callable[[Workload], Work]
+    describe_axes: Callable[[Mapping[str, int], str, tuple[str, ...]], Workload]
+    check_workloads: tuple[Workload, ...]
+    roles: Mapping[str, str]
+    unsupported: Callable[[Workload, str], str | None] = lambda workload, provider: None
+    cuda_only: Mapping[str, str] = field(default_factory=dict)
+    configs: Callable[[Workload, int], tuple[Any, ...]] = no_config
+    sample: Callable[[Inputs], tuple[Inputs, Callable[[Outputs], Outputs]]] = everything
+    facts: Callable[[str, Inputs], Mapping[str, str]] = nothing_to_tell
+    validate: Callable[..., None] = lambda **inputs: None
