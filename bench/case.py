@@ -55,7 +55,6 @@ def merged(workloads: Iterable[Workload]) -> list[Workload]:
     return list(by_key.values())
 
 
-
 def select(cases: Iterable[Case], *, providers: tuple[str, ...] = (), match: str = "") -> list[Case]:
     """The cases of the named providers (all when empty) whose id the regular expression finds.
 

@@ -235,7 +235,7 @@ def _build(kind: type[Any], fields: Mapping[str, Any], where: str, **extra: Any)
     unknown = sorted(set(fields) - known)
     if unknown:
         raise RecordError(f"{where}: unknown field(s) {', '.join(unknown)} in {kind.__name__}")
-    values = {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
+    values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
     try:
         if "status" in values:
             values["status"] = Status(values["status"])
@@ -257,8 +257,8 @@ def write_atomically(path: Path, content: str | bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise

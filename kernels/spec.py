@@ -11,12 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kernels.work import ELEMENT_BITS, Work
+from kernels.work import AXES, ELEMENT_BITS, Work
 
-AXES = (
-    "M", "N", "K", "batch", "q_len", "kv_len", "q_heads", "kv_heads", "head_dim", "v_head_dim",
-    "causal", "window", "page_size", "group_size", "experts", "top_k",
-)  # fmt: skip
 COMPUTE_DTYPES = ("bfloat16", "float16", "tfloat32", "float32", "float8_e4m3fn", "float8_e5m2", "int8")
 DTYPE_ALIASES = {
     "bf16": "bfloat16",
@@ -38,7 +34,7 @@ DECODE_ROWS = 64
 """Up to this many rows a matmul is called decode: the widest batch whose weights are still read for few tokens."""
 
 
-class Unsupported(ValueError):
+class UnsupportedError(ValueError):
     """A provider cannot run this workload here; the message says why. Becomes the status UNSUPPORTED."""
 
 

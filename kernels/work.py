@@ -15,6 +15,12 @@ from typing import Any
 
 COUNTING_VERSION = 1
 
+AXES = (
+    "M", "N", "K", "batch", "q_len", "kv_len", "q_heads", "kv_heads", "head_dim", "v_head_dim",
+    "causal", "window", "page_size", "group_size", "experts", "top_k",
+)  # fmt: skip
+"""Names of sizes, in the order that ids and tables give them."""
+
 ELEMENT_BITS = {
     "float64": 64,
     "float32": 32,
@@ -139,9 +145,7 @@ def mla_decode_work(
     return Work(flops=2 * q_heads * pairs * width, bytes=q_and_o + latent)
 
 
-def grouped_matmul_work(
-    rows: Size, n: Size, k: Size, *, experts_hit: Size, dtype: str, weight_dtype: str = ""
-) -> Work:
+def grouped_matmul_work(rows: Size, n: Size, k: Size, *, experts_hit: Size, dtype: str, weight_dtype: str = "") -> Work:
     """Rows really routed times [K, N], reading only the weights of experts that got a row."""
     weights = storage_bytes(experts_hit * k * n, weight_dtype or dtype)
     return Work(flops=2 * rows * n * k, bytes=storage_bytes(rows * k + rows * n, dtype) + weights)

@@ -1,0 +1,113 @@
+"""Records as columns: one row a record, the sizes as whole numbers, the times as median and interval.
+
+Everything after this works on columns. The environments stay beside the frame, by run, since a device is a set of
+properties and no column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from bench.record import Environment, Record, RecordError, read_records
+from bench.stopping import median_interval
+from kernels.work import AXES
+
+ROOF_OPS = ("peak_matmul", "peak_read", "peak_copy", "empty_launch")
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Records of one or more files.
+
+    Attributes:
+        frame: one row a record.
+        environments: run id -> Environment.
+    """
+
+    frame: pd.DataFrame
+    environments: dict[str, Environment]
+
+    def environment_of(self, device: str) -> Environment:
+        """The environment of the first run on a device (as the frame's `device` column names it)."""
+        run = self.frame.loc[self.frame["device"] == device, "run"].iloc[0]
+        return self.environments[run]
+
+
+def load(paths: Sequence[Path]) -> Loaded:
+    """Reads records files, or directories that hold a `records.jsonl`.
+
+    Raises:
+        RecordError: a file that cannot be used whole, or no file at all.
+    """
+    if not paths:
+        raise RecordError("no records given")
+    records: list[Record] = []
+    for path in paths:
+        records += read_records(path / "records.jsonl" if path.is_dir() else path)
+    environments = {r.run: r.environment for r in records if r.environment is not None}
+    frame = pd.DataFrame([_row(record) for record in records])
+    for axis in AXES:
+        frame[axis] = frame[axis].astype("Int64")
+    for count in ("flops", "bytes", "overhead_bytes"):
+        frame[count] = frame[count].astype("float64")
+    # The last record of a case wins: a run appended to the same file measured it again.
+    key = ["case_id", "device", "timer", "cache", "regime", "launch", "run"]
+    return Loaded(frame.drop_duplicates(key, keep="last", ignore_index=True), environments)
+
+
+def device_label(environment: Environment | None) -> str:
+    """The name a device goes by in tables and series; '' where a record tells none."""
+    if environment is None:
+        return ""
+    return environment.device_name or ""
+
+
+def model_of(sources: Sequence[str]) -> str:
+    """The models whose layers a case stands for, from sources like `llama-3.1-8b: qkv_proj, tp 1`."""
+    return "+".join(dict.fromkeys(s.split(":")[0] for s in sources if ":" in s))
+
+
+def _row(record: Record) -> dict[str, object]:
+    case, work = record.case, record.work
+    median, low, high = median_interval(record.times_us) if record.times_us else (float("nan"),) * 3
+    axes = case.get("axes", {})
+    return {
+        "run": record.run,
+        "case_id": case["id"],
+        "op": case["op"],
+        "provider": case["provider"],
+        "phase": case["phase"],
+        "dtype": case["dtype"],
+        "technique": case.get("technique", ""),
+        **{axis: axes.get(axis) for axis in AXES},
+        "model": model_of(case.get("source", ())),
+        "source": "; ".join(case.get("source", ())),
+        "weight_dtype": case.get("weight_dtype", ""),
+        "kv_dtype": case.get("kv_dtype", ""),
+        "scale": case.get("scale", ""),
+        "status": str(record.status),
+        "detail": record.detail,
+        "time_us": median,
+        "low_us": low,
+        "high_us": high,
+        "samples": len(record.times_us),
+        "flops": work.get("flops"),
+        "bytes": work.get("bytes"),
+        "overhead_bytes": work.get("overhead_bytes"),
+        "counting": work.get("counting"),
+        "timer": record.timer,
+        "cache": record.cache,
+        "regime": record.regime,
+        "launch": record.launch,
+        "stop_reason": record.stop_reason,
+        "includes": "; ".join(record.includes),
+        "flags": "; ".join(record.flags),
+        "data": "; ".join(f"{k}={v}" for k, v in record.data.items()),
+        "kernel": "; ".join(f"{k}={v}" for k, v in record.kernel.items()),
+        "device": device_label(record.environment),
+        "device_type": record.environment.device_type if record.environment else "",
+    }
