@@ -7,6 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+TOLERANCE = 1.02
+"""Above this multiple of a limit a figure is not believed; measuring errors stay below it."""
 FAR = 0.5
 """Below this fraction of attainable neither roof explains the time: latency or too little parallelism does."""
 
@@ -77,8 +79,10 @@ def _compute(r: Row, l2_bytes: int | None) -> str:
 
 def _gain(r: Row) -> str:
     attainable = r["attainable"]
-    if attainable > 1.02:
-        return f"{attainable:.2f} of attainable: suspect, the measured roof is stale"
+    if attainable > TOLERANCE:
+        return f"{attainable:.2f} of attainable: suspect, faster than the measured roof (stale?)"
+    if attainable > 1 / TOLERANCE:
+        return "at the roof"
     if attainable < FAR:
         return f"only {attainable:.2f} of attainable, so latency or too little parallelism: up to {1 / attainable:.1f}x"
     return f"up to {1 / attainable:.2f}x faster"

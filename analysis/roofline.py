@@ -17,11 +17,9 @@ from analysis import peaks as peaks_table
 from analysis.frame import ROOF_OPS, Loaded
 from analysis.metrics import with_rates
 from analysis.peaks import MEASURED, MeasuredSet, Peaks, accumulate_of
-from analysis.reasons import reasons
+from analysis.reasons import TOLERANCE, reasons
 from bench.record import Environment
 
-TOLERANCE = 1.02
-"""Above this multiple of a hard limit a figure is not believed; measuring errors stay below it."""
 RESIDENT, MIXED = 0.6, 1.5
 """Bytes in units of L2 up to which a case not measured cold is served by the cache, or partly so."""
 RIDGE_MARGIN = 0.2

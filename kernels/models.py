@@ -1,8 +1,8 @@
 """Shapes of published models, and the matmuls and attentions they imply for one GPU at a tensor-parallel size.
 
 Pure Python: neither torch nor the kernels. Leaves the choice of sizes (rows, lengths, batches) to `bench.suites`,
-and counting to `kernels.work`. Expert matmuls, windowed attention and MLA attention are not listed yet: they need
-ops of their own.
+and counting to `kernels.work`. Routers and experts, windowed attention and MLA attention are not listed yet: they
+need ops of their own.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class Model:
         head_dim: width of a query-key head; with MLA, nope + rope.
         v_head_dim: width of a value head; `head_dim` when not given.
         intermediate: width of the dense MLP, 0 where every layer has experts.
-        dense_layers: layers of a mixture of experts that have a dense MLP instead.
+        dense_layers: layers with a dense MLP: all, unless there are experts.
         experts_active: routed experts a token visits; `shared_experts` come on top.
         window: keys a windowed layer sees; `window_layers` of the layers are windowed.
         q_lora_rank, kv_lora_rank, rope_head_dim: MLA's ranks, and the part of `head_dim` that is rotated.
         tied_head: the lm_head is the embedding table.
         parameters: exact count of the text model.
-        active_parameters: `parameters` (the default) less the routed experts that a token does not visit. Embedding included, as
-            the Mixtral, Qwen3 and DeepSeek figures have it; the gpt-oss card leaves it out (5.13e9).
+        active_parameters: `parameters` (the default) less the routed experts that a token does not visit. Embedding
+            included, as Mixtral, Qwen3 and DeepSeek count; the gpt-oss card leaves it out (5.13e9).
         source: where the shapes come from.
     """
 
@@ -67,13 +67,10 @@ class Model:
     def __post_init__(self) -> None:
         if not self.v_head_dim:
             object.__setattr__(self, "v_head_dim", self.head_dim)
+        if not self.experts:
+            object.__setattr__(self, "dense_layers", self.layers)
         if not self.active_parameters:
             object.__setattr__(self, "active_parameters", self.parameters)
-
-    @property
-    def dense_mlp_layers(self) -> int:
-        """Layers with a dense MLP."""
-        return self.dense_layers if self.experts else self.layers
 
 
 # fmt: off
@@ -109,17 +106,16 @@ MODELS: tuple[Model, ...] = (
           parameters=46_702_792_704, active_parameters=12_879_925_248,
           source="Hugging Face config mistralai/Mixtral-8x7B-v0.1"),
     Model(name="gemma-3-27b", layers=62, hidden=5376, q_heads=32, kv_heads=16, head_dim=128,
-          intermediate=21504, vocabulary=262208, tied_head=True, window=1024, window_layers=52, parameters=27_009_346_304,
-          source="Hugging Face config google/gemma-3-27b-pt, text model (with the vision tower: 27,432,406,640)"),
+          intermediate=21504, vocabulary=262208, tied_head=True, window=1024, window_layers=52,
+          parameters=27_009_346_304,  # with the vision tower: 27,432,406,640
+          source="Hugging Face config google/gemma-3-27b-pt, text model"),
     Model(name="deepseek-v3", layers=61, hidden=7168, q_heads=128, kv_heads=128, head_dim=192, v_head_dim=128,
           intermediate=18432, dense_layers=3, vocabulary=129280,
-          experts=256, experts_active=8, shared_experts=1, expert_intermediate=2048,
-          q_lora_rank=1536, kv_lora_rank=512, rope_head_dim=64,
-          parameters=671_026_419_200, active_parameters=37_552_297_472,
+          experts=256, experts_active=8, shared_experts=1, expert_intermediate=2048, q_lora_rank=1536,
+          kv_lora_rank=512, rope_head_dim=64, parameters=671_026_419_200, active_parameters=37_552_297_472,
           source="Hugging Face config deepseek-ai/DeepSeek-V3, without the multi-token prediction layer"),
     Model(name="gpt-oss-120b", layers=36, hidden=2880, q_heads=64, kv_heads=8, head_dim=64,
-          experts=128, experts_active=4, expert_intermediate=2880, vocabulary=201088,
-          window=128, window_layers=18,
+          experts=128, experts_active=4, expert_intermediate=2880, vocabulary=201088, window=128, window_layers=18,
           parameters=116_829_156_672, active_parameters=5_711_982_912,
           source="Hugging Face config openai/gpt-oss-120b"),
 )
@@ -136,12 +132,11 @@ def model_named(name: str) -> Model:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
-    """What one GPU of a tensor-parallel group holds; KV heads that outnumber no GPU are replicated."""
+    """What one GPU of a tensor-parallel group holds; KV heads fewer than the GPUs are replicated."""
 
     q_heads: int
     kv_heads: int
     intermediate: int
-    expert_intermediate: int
     vocabulary: int
 
 
@@ -166,7 +161,6 @@ def sharded(model: Model, tp: int) -> Shard:
         q_heads=model.q_heads // tp,
         kv_heads=max(1, model.kv_heads // tp),
         intermediate=model.intermediate // tp,
-        expert_intermediate=model.expert_intermediate // tp,
         vocabulary=model.vocabulary // tp,
     )
 
@@ -200,11 +194,7 @@ class Projection(NamedTuple):
 
 
 def projections(model: Model, tp: int) -> list[Projection]:
-    """The dense matmuls one GPU runs. Raises ValueError as `sharded` does.
-
-    Router, routed and shared experts are left out: they are not dense matmuls over all rows, or are fused with
-    those that are not.
-    """
+    """The dense matmuls one GPU runs, without router and experts. Raises ValueError as `sharded` does."""
     shard = sharded(model, tp)
     matmuls = [
         *(_mla_projections(model, shard) if model.kv_lora_rank else [_qkv_projection(model, shard)]),
@@ -245,9 +235,8 @@ def matmul_workloads(
         for m in rows:
             decode = m <= DECODE_ROWS
             # Decode absorbs kv_b_proj into products per head, which no dense matmul stands for.
-            if (only and name not in only) or (name == "kv_b_proj" and decode):
-                continue
-            if name == "lm_head" and m > LM_HEAD_ROWS:
+            absorbed = name == "kv_b_proj" and decode
+            if (only and name not in only) or absorbed or (name == "lm_head" and m > LM_HEAD_ROWS):
                 continue
             technique = "lm_head" if name == "lm_head" else "tensor_parallel" if tp > 1 else "dense"
             workload = Workload(
