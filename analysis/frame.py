@@ -63,7 +63,7 @@ def device_label(environment: Environment | None) -> str:
     """The name a device goes by in tables and series; '' where a record tells none."""
     if environment is None:
         return ""
-    return environment.device_name or ""
+    return environment.device_name or ("CPU" if environment.device_type == "cpu" else "")
 
 
 def model_of(sources: Sequence[str]) -> str:

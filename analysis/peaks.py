@@ -122,14 +122,14 @@ def match(environment: Environment) -> tuple[Peaks | None, str]:
     if environment.device_type != "cuda":
         return None, "a CPU has no datasheet peaks here: its roofs are measured (python -m bench peaks)"
     name = environment.device_name
+    if environment.mig or "MIG" in (name or ""):
+        return None, f"{name}: a MIG slice has a part of the card's SMs and bandwidth; {HOW_TO_ADD}"
     alike = [p for p in table().values() if _properties_agree(p, environment)]
     named = [p for p in alike if name in p.names]
     if len(named) == 1:
         return named[0], f"{name}: recognised as {named[0].device} by its reported properties; {named[0].source}"
-    if environment.mig or "MIG" in (name or ""):
-        return None, f"{name}: a MIG slice has a part of the card's SMs and bandwidth; {HOW_TO_ADD}"
     known = [p.device for p in table().values() if name in p.names]
-    if known and not alike:
+    if known:
         return None, f"{name}: the driver's name says {known[0]}, its reported properties do not; {HOW_TO_ADD}"
     return None, f"{name or 'unnamed device'}: {HOW_TO_ADD}"
 

@@ -18,20 +18,26 @@ def reasons(frame: pd.DataFrame, l2_bytes: int | None) -> list[str]:
     columns = (
         "class", "time_us", "tflops_per_s", "gb_per_s", "intensity_flops_per_byte", "roof_tflops", "roof_gb_per_s",
         "launch_us", "roof_us", "attainable_us", "fraction_of_attainable", "band_low", "band_high", "bytes",
-        "bound_tflops", "bound_gb_per_s", "datasheet_tflops", "cache",
+        "bound_tflops", "bound_gb_per_s", "datasheet_tflops", "measured_tflops", "cache",
     )  # fmt: skip
     rows = zip(*(frame[c].tolist() for c in columns), strict=True)
     short = [c.removeprefix("fraction_of_") for c in columns]
-    return [_SENTENCES[row[0]](dict(zip(short, row, strict=True)), l2_bytes) for row in rows]
+    return [_sentence(dict(zip(short, row, strict=True)), l2_bytes) for row in rows]
 
 
 Row = dict[str, Any]
 
 
+def _sentence(r: Row, l2_bytes: int | None) -> str:
+    text = _SENTENCES[r["class"]](r, l2_bytes)
+    boosted = r["class"] != "invalid" and r["tflops_per_s"] > r["datasheet_tflops"]
+    return f"{text}; above the datasheet's clock (boost clock)" if boosted else text
+
+
 def _invalid(r: Row, l2_bytes: int | None) -> str:
     if not r["time_us"] > 0:
         return f"no usable time: {r['time_us']} us"
-    if r["tflops_per_s"] > r["bound_tflops"]:
+    if r["tflops_per_s"] > TOLERANCE * r["bound_tflops"]:
         return (
             f"{r['tflops_per_s']:.0f} TFLOP/s is above {r['bound_tflops']:.0f}, all SMs at their maximum clock: "
             "the time or the count is wrong"
@@ -51,6 +57,8 @@ def _cached(r: Row, l2_bytes: int | None) -> str:
 
 
 def _no_roofs(r: Row, l2_bytes: int | None) -> str:
+    if r["roof_tflops"] > 0:
+        return "the record declares no FLOPs or no bytes: no class and no percentages"
     return "no roofs are known for this device and dtype: no class and no percentages"
 
 
@@ -73,16 +81,17 @@ def _memory(r: Row, l2_bytes: int | None) -> str:
 
 
 def _compute(r: Row, l2_bytes: int | None) -> str:
-    boost = "; above the datasheet's clock (boost clock)" if r["tflops_per_s"] > r["datasheet_tflops"] else ""
-    return f"arithmetic: {r['tflops_per_s']:.4g} of {r['roof_tflops']:.4g} TFLOP/s; {_gain(r)}{boost}"
+    return f"arithmetic: {r['tflops_per_s']:.4g} of {r['roof_tflops']:.4g} TFLOP/s; {_gain(r)}"
 
 
 def _gain(r: Row) -> str:
     attainable = r["attainable"]
-    if attainable > TOLERANCE:
+    if attainable > TOLERANCE and r["measured_tflops"] > 0:
         return f"{attainable:.2f} of attainable: suspect, faster than the measured roof (stale?)"
     if attainable > 1 / TOLERANCE:
         return "at the roof"
+    if attainable == 0:
+        return "it declares no work at all"
     if attainable < FAR:
         return f"only {attainable:.2f} of attainable, so latency or too little parallelism: up to {1 / attainable:.1f}x"
     return f"up to {1 / attainable:.2f}x faster"

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import peaks as peaks_table
-from analysis.frame import ROOF_OPS, Loaded
+from analysis.frame import ROOF_OPS, Loaded, device_label
 from analysis.metrics import with_rates
 from analysis.peaks import MEASURED, MeasuredSet, Peaks, accumulate_of
 from analysis.reasons import TOLERANCE, reasons
@@ -94,8 +94,13 @@ def published_roofs(measured: MeasuredSet) -> Roofs:
 
 
 def own_roofs(rows: pd.DataFrame) -> Roofs | None:
-    """The set a device measured of itself (`bench peaks`), None unless bandwidth and some compute are there."""
-    rows = with_rates(rows[rows["status"] == "OK"])
+    """The set a device measured of itself (`bench peaks`), of its last run that has compute, bandwidth and T0."""
+    rows = with_rates(rows[(rows["status"] == "OK") & rows["op"].isin(ROOF_OPS) & (rows["time_us"] > 0)])
+    sets = [_roofs_of_run(str(run), part) for run, part in rows.groupby("run", sort=False)]
+    return next((roofs for roofs in reversed(sets) if roofs), None)
+
+
+def _roofs_of_run(run: str, rows: pd.DataFrame) -> Roofs | None:
     tflops = rows[rows["op"] == "peak_matmul"].groupby("dtype")["tflops_per_s"].max()
     read = rows.loc[rows["op"] == "peak_read", "gb_per_s"]
     launch = rows.loc[rows["op"] == "empty_launch", "time_us"]
@@ -106,7 +111,7 @@ def own_roofs(rows: pd.DataFrame) -> Roofs | None:
         tflops={str(dtype): float(rate) for dtype, rate in tflops.items()},
         dram_gb_per_s=float(read.max()),
         launch_us=float(launch.min()),
-        source=f"measured on this device by python -m bench peaks, run {rows['run'].iloc[-1]}",
+        source=f"measured on this device by python -m bench peaks, run {run}",
     )
 
 
@@ -120,7 +125,7 @@ def device_of(environment: Environment | None, rows: pd.DataFrame) -> Device:
     matched, told = peaks_table.match(environment)
     published = MEASURED.get(matched.device) if matched and (rows["timer"] == "published").any() else None
     return Device(
-        name=environment.device_name or "",
+        name=device_label(environment),
         recognised=told,
         datasheet=datasheet_roofs(matched) if matched else None,
         measured=own or (published_roofs(published) if published else None),
@@ -216,7 +221,7 @@ def _class(frame: pd.DataFrame, device: Device) -> pd.Series[str]:
         "invalid": ~(frame["time_us"] > 0) | too_fast | (above_dram & ~from_cache),
         "cache-resident": not_cold & (frame["bytes"] < RESIDENT * l2),
         "mixed-cache": from_cache,
-        "no roofs": frame["roof_tflops"].isna(),
+        "no roofs": frame["roof_us"].isna(),
         "overhead-bound": frame["launch_us"] >= frame["roof_us"],
         "near the ridge": in_band,
         "memory-bound": intensity < frame["roof_tflops"] * 1e3 / frame["roof_gb_per_s"],
@@ -229,6 +234,6 @@ def points(loaded: Loaded) -> tuple[pd.DataFrame, list[Device]]:
     """All measured cases of all devices, classified; the roofs' own records are no points."""
     seen = devices(loaded)
     rows = loaded.frame[(loaded.frame["status"] == "OK") & ~loaded.frame["op"].isin(ROOF_OPS)]
-    parts = [classify(rows[rows["device"] == device.name], device) for device in seen]
-    parts = [part for part in parts if not part.empty]
+    by_device = [(rows[rows["device"] == device.name], device) for device in seen]
+    parts = [classify(part, device) for part, device in by_device if not part.empty]
     return (pd.concat(parts, ignore_index=True) if parts else rows.assign(**{"class": "", "reason": ""})), seen

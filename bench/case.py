@@ -56,7 +56,9 @@ def merged(workloads: Iterable[Workload]) -> list[Workload]:
 
 
 def select(cases: Iterable[Case], *, providers: tuple[str, ...] = (), match: str = "") -> list[Case]:
-    """The cases of the named providers (all when empty) whose id the regular expression finds.
+    """The cases of the named providers (all when empty) whose id has the text, or is found by it as a pattern.
+
+    A whole id selects its case though ragged lengths (`kv_lens=3+5`) mean something else as a pattern.
 
     Raises:
         ValueError: an unknown provider, a pattern that is no regular expression, or nothing left.
@@ -70,7 +72,10 @@ def select(cases: Iterable[Case], *, providers: tuple[str, ...] = (), match: str
         pattern = re.compile(match)
     except re.error as error:
         raise ValueError(f"--match {match!r} is not a regular expression: {error}") from error
-    chosen = [c for c in cases if (not providers or c.provider in providers) and pattern.search(c.id)]
+    chosen = [
+        c for c in cases if (not providers or c.provider in providers) and (match in c.id or pattern.search(c.id))
+    ]
     if not chosen:
-        raise ValueError(f"no case matches {match!r}; `python -m bench list` shows them all")
+        of = f" of {', '.join(providers)}" if providers else ""
+        raise ValueError(f"no case{of} matches {match!r}; `python -m bench list` shows them all")
     return chosen

@@ -20,6 +20,9 @@ from types import TracebackType
 from typing import Any
 
 SCHEMA_VERSION = 1
+CASE_KEYS = ("id", "op", "provider", "phase", "dtype")
+"""What every record's case must have; more is welcome."""
+TORN = "the line is cut off (the run was killed here?): remove it"
 
 
 class RecordError(ValueError):
@@ -141,7 +144,9 @@ class Record:
 def header_json(run: str, environment: Environment) -> str:
     """The line that opens a run."""
     return json.dumps(
-        {"run": run, "schema": SCHEMA_VERSION, "environment": dataclasses.asdict(environment)}, ensure_ascii=False
+        {"run": run, "schema": SCHEMA_VERSION, "environment": dataclasses.asdict(environment)},
+        ensure_ascii=False,
+        allow_nan=False,
     )
 
 
@@ -160,7 +165,8 @@ class RecordWriter:
                 existing.seek(-1, os.SEEK_END)
                 if existing.read(1) != b"\n":
                     raise RecordError(f"{path}: the last line is cut off; remove it, or write to another directory")
-        self._file = path.open("a", encoding="utf-8", newline="\n")
+        # A lone surrogate (a message with an undecodable file name in it) becomes the JSON escape it is: \udcff.
+        self._file = path.open("a", encoding="utf-8", errors="backslashreplace", newline="\n")
         self._line(header_json(run, environment))
 
     def append(self, record: Record) -> None:
@@ -189,10 +195,7 @@ def read_records(path: Path) -> list[Record]:
     Raises:
         RecordError: missing, empty, truncated, foreign or future-schema file; nothing of it is used.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecordError(f"{path}: cannot be read: {error}") from error
+    text = _text_of(path)
     if not text.strip():
         raise RecordError(f"{path}: empty; wanted JSON lines as `python -m bench run -o DIR` writes them")
     records: list[Record] = []
@@ -209,18 +212,33 @@ def read_records(path: Path) -> list[Record]:
         if fields["run"] not in environments:
             raise RecordError(f"{where}: record of run {fields['run']!r} before that run's header line")
         records.append(_build(Record, fields, where, environment=environments[fields["run"]]))
+        missing = [key for key in CASE_KEYS if key not in records[-1].case]
+        if missing:
+            raise RecordError(f"{where}: the case has no {', '.join(missing)}")
     if not records:
         raise RecordError(f"{path}: a header but no records: nothing was measured in this run")
     return records
 
 
+def _text_of(path: Path) -> str:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be read: {error}") from error
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        torn = b"\n" not in data[error.start :]
+        raise RecordError(f"{path}:{line}: {TORN if torn else 'not UTF-8'} ({error.reason})") from error
+
+
 def _parse(line: str, where: str, *, last: bool) -> dict[str, Any]:
     try:
         fields = json.loads(line)
-    except json.JSONDecodeError as error:
-        torn = "the line is cut off (the run was killed here?): remove it" if last else "not JSON"
-        raise RecordError(f"{where}: {torn} ({error.msg})") from error
-    if not isinstance(fields, dict) or "run" not in fields or "schema" not in fields:
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"{where}: {TORN if last else 'not JSON'} ({getattr(error, 'msg', error)})") from error
+    if not isinstance(fields, dict) or not isinstance(fields.get("run"), str) or "schema" not in fields:
         raise RecordError(f"{where}: not a Roofmark record: wanted an object with 'run' and 'schema'")
     if fields["schema"] != SCHEMA_VERSION:
         raise RecordError(
@@ -230,17 +248,23 @@ def _parse(line: str, where: str, *, last: bool) -> dict[str, Any]:
     return fields
 
 
-def _build(kind: type[Any], fields: Mapping[str, Any], where: str, **extra: Any) -> Any:
+def _build(kind: type[Any], fields: object, where: str, **extra: Any) -> Any:
+    if not isinstance(fields, dict):
+        raise RecordError(f"{where}: {kind.__name__} must be an object, got {fields!r}")
     known = {f.name for f in dataclasses.fields(kind)}
     unknown = sorted(set(fields) - known)
     if unknown:
         raise RecordError(f"{where}: unknown field(s) {', '.join(unknown)} in {kind.__name__}")
+    objects = {"case"} | {f.name for f in dataclasses.fields(kind) if f.default_factory is dict}
+    for name in sorted(objects & set(fields)):
+        if not isinstance(fields[name], dict):
+            raise RecordError(f"{where}: {name} must be an object, got {fields[name]!r}")
     values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
     try:
         if "status" in values:
             values["status"] = Status(values["status"])
         return kind(**values, **extra)
-    except (TypeError, ValueError) as error:
+    except (AttributeError, TypeError, ValueError) as error:
         raise RecordError(f"{where}: {error}") from error
 
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from statistics import NormalDist
 
 CONFIDENCE = 0.95
 
@@ -24,7 +25,8 @@ def interval_rank(n: int, confidence: float = CONFIDENCE) -> int | None:
     """
     tail = (1 - confidence) / 2
     if n > 1000:
-        return max(1, math.floor(n / 2 - 1.959964 * math.sqrt(n) / 2)) if confidence == CONFIDENCE else None
+        deviations = NormalDist().inv_cdf(1 - tail)
+        return max(1, math.floor(n / 2 - deviations * math.sqrt(n) / 2))
     below, rank = 0, 0
     limit = tail * 2**n
     while True:
@@ -51,7 +53,8 @@ class StopRule:
 
     Attributes:
         relative: wanted half-width of the median's interval, as a fraction.
-        min_samples: never fewer, so that three lucky samples end nothing.
+        min_samples: never fewer, so that three lucky samples end nothing; fewer than 6 have no interval, and never
+            converge.
         min_s: never less measured time.
         budget_s: measuring stops after this long whatever the interval.
         max_samples: nor more samples than this.
@@ -65,7 +68,7 @@ class StopRule:
 
     def reason_to_stop(self, times_us: Sequence[float], elapsed_s: float) -> str:
         """'' to go on; else converged, budget or max_samples."""
-        if len(times_us) >= self.min_samples and elapsed_s >= self.min_s:
+        if len(times_us) >= self.min_samples and elapsed_s >= self.min_s and interval_rank(len(times_us)):
             median, low, high = median_interval(times_us)
             if (high - low) / 2 <= self.relative * median:
                 return "converged"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kernels import work
 from kernels.work import AXES, ELEMENT_BITS, Work
 
 COMPUTE_DTYPES = ("bfloat16", "float16", "tfloat32", "float32", "float8_e4m3fn", "float8_e5m2", "int8")
@@ -30,8 +31,7 @@ TECHNIQUES = (
     "mla", "fp8", "int8", "int4", "fused_mlp", "moe", "lm_head", "sampling", "glue", "tensor_parallel",
 )  # fmt: skip
 SCALES = ("", "tensor", "token", "channel", "block128")
-DECODE_ROWS = 64
-"""Up to this many rows a matmul is called decode: the widest batch whose weights are still read for few tokens."""
+DECODE_ROWS = work.DECODE_ROWS
 
 
 class UnsupportedError(ValueError):
@@ -90,12 +90,17 @@ class Workload:
         one_of("scale", self.scale, SCALES)
         for storage in (self.weight_dtype, self.kv_dtype):
             one_of("storage dtype", storage, ("", *ELEMENT_BITS))
-        if self.kv_lens and (len(self.kv_lens) != self.axes["batch"] or max(self.kv_lens) > self.axes["kv_len"]):
+        batch, longest = self.axes.get("batch", 0), self.axes.get("kv_len", 0)
+        if self.kv_lens and (len(self.kv_lens) != batch or min(self.kv_lens) < 0 or max(self.kv_lens) > longest):
             raise ValueError(
-                f"kv_lens needs one length for each of {self.axes['batch']} sequences, "
-                f"none over kv_len={self.axes['kv_len']}; got {self.kv_lens}"
+                f"kv_lens needs one length for each of {batch} sequences, "
+                f"none under 0 or over kv_len={longest}; got {self.kv_lens}"
             )
-        object.__setattr__(self, "axes", {a: self.axes[a] for a in AXES if a in self.axes})
+        # One problem has one key: causal=True is causal=1, and storage in the compute dtype goes without saying.
+        object.__setattr__(self, "axes", {a: int(self.axes[a]) for a in AXES if a in self.axes})
+        for storage in ("weight_dtype", "kv_dtype"):
+            if getattr(self, storage) == self.dtype:
+                object.__setattr__(self, storage, "")
 
     @property
     def key(self) -> str:

@@ -33,6 +33,9 @@ ELEMENT_BITS = {
     "int4": 4,
 }
 
+DECODE_ROWS = 64
+"""Up to this many rows a matmul is called decode: the widest batch whose weights are still read for few tokens."""
+
 Size = Any
 """An int, or a column of ints."""
 
@@ -90,7 +93,8 @@ def unmasked_pairs(q_len: Size, kv_len: Size, *, causal: bool, window: Size = 0)
         ValueError: for a window without a causal mask, which has no agreed meaning.
     """
     if not causal:
-        if isinstance(window, int) and window:
+        windowed = window != 0
+        if windowed if isinstance(windowed, bool) else windowed.any():
             raise ValueError(f"a window of {window} needs causal=1")
         return q_len * kv_len
     reach = window + (window == 0) * kv_len
@@ -99,9 +103,9 @@ def unmasked_pairs(q_len: Size, kv_len: Size, *, causal: bool, window: Size = 0)
 
 
 def keys_read(q_len: Size, kv_len: Size, *, window: Size = 0) -> Size:
-    """Keys that at least one of the last `q_len` queries sees: all, or the window's reach."""
+    """Keys that at least one of the last `q_len` queries sees: all, or the window's reach; none without a query."""
     reach = window + (window == 0) * kv_len
-    return smaller(kv_len, reach + q_len - 1)
+    return smaller(kv_len, reach + q_len - 1) * (q_len > 0)
 
 
 def attention_work(

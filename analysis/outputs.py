@@ -1,0 +1,86 @@
+"""The files of a report: `roofline.png`, `roofline.svg`, `table.md`, `points.csv`, each replaced as a whole.
+
+One output that fails does not stop the others. What stands in them is left to `analysis.plots` and `analysis.tables`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analysis.roofline import Device
+from bench.record import write_atomically
+
+POINT_COLUMNS = (
+    "case_id", "op", "provider", "phase", "dtype", "technique", "M", "N", "K", "batch", "q_len", "kv_len", "q_heads",
+    "kv_heads", "head_dim", "time_us", "flops", "bytes", "intensity_flops_per_byte", "tflops_per_s", "gb_per_s",
+    "attainable_us", "fraction_of_datasheet", "fraction_of_measured", "fraction_of_attainable", "class", "reason",
+    "device", "model", "weight_dtype", "kv_dtype", "cache", "timer", "regime",
+)  # fmt: skip
+WHOLE = ("M", "N", "K", "batch", "q_len", "kv_len", "q_heads", "kv_heads", "head_dim", "flops", "bytes")
+
+
+def write_report(
+    points: pd.DataFrame,
+    devices: Sequence[Device],
+    directory: Path,
+    title: str,
+    statuses: Sequence[str] = (),
+    notes: Sequence[str] = (),
+) -> list[str]:
+    """Writes the four files.
+
+    Args:
+        points: as `analysis.roofline.points` gives them; may be empty.
+        devices: those the points name.
+        directory: made when missing.
+        title: heading of the figure and of `table.md`.
+        statuses: lines on how the cases ended.
+        notes: further lines for `table.md` and the figure's caption, as runs and dates.
+
+    Returns:
+        One line for each file that could not be written.
+    """
+
+    @cache
+    def figure() -> Any:
+        # matplotlib takes half a second to import: a broken one must not cost the tables either
+        from analysis import plots
+
+        return plots, plots.roofline_figure(points, devices, title, notes)
+
+    def table() -> str:
+        from analysis import tables
+
+        return tables.report_markdown(points, devices, title, statuses, notes)
+
+    made: dict[str, Callable[[], str | bytes]] = {
+        "points.csv": lambda: points_csv(points),
+        "table.md": table,
+        "roofline.png": lambda: figure()[0].png(figure()[1]),
+        "roofline.svg": lambda: figure()[0].svg(figure()[1]),
+    }
+    return [problem for name, make in made.items() if (problem := _write(directory / name, make))]
+
+
+def _write(path: Path, make: Callable[[], str | bytes]) -> str:
+    try:
+        write_atomically(path, make())
+    except Exception as error:  # whatever one output dies of, the others are still worth having
+        return f"{path}: not written: {type(error).__name__}: {error}"
+    return ""
+
+
+def point_columns(points: pd.DataFrame) -> pd.DataFrame:
+    """The columns of `points.csv`, sizes and counts as whole numbers."""
+    table = points.reindex(columns=list(POINT_COLUMNS))
+    return table.assign(**{c: table[c].astype("Float64").round().astype("Int64") for c in WHOLE})
+
+
+def points_csv(points: pd.DataFrame) -> str:
+    """One row a point; what does not apply is empty."""
+    return point_columns(points).to_csv(index=False, lineterminator="\n")

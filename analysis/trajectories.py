@@ -1,0 +1,92 @@
+"""Which points belong on one line: the same problem, kernel and method of measuring, with one size growing.
+
+A line runs over M (same N, K, dtype and provider), over batch (same cached length and heads), or over q_len = kv_len
+(prefill of growing prompts). Everything else that a case id holds stays equal along it, so two dtypes, windows or
+devices never share a line. Drawing is left to `analysis.plots`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+AXES_THAT_GROW = ("M", "q_len", "batch")
+"""`q_len` stands for q_len = kv_len. A row is on the line of the first that applies to it."""
+KEPT = ("device", "run", "technique", "timer", "cache", "regime", "launch")
+"""What must be equal along a line besides the case id without the growing size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trajectory:
+    """One line.
+
+    Attributes:
+        axis: the size that grows.
+        sizes: its values, ascending.
+        intensity: FLOP per byte at each.
+        rate: TFLOP/s at each.
+    """
+
+    op: str
+    provider: str
+    dtype: str
+    axis: str
+    sizes: np.ndarray
+    intensity: np.ndarray
+    rate: np.ndarray
+
+    @property
+    def end_labels(self) -> tuple[str, str]:
+        """The smallest and the largest size, as the plot writes them."""
+        return f"{self.axis}={self.sizes[0]}", f"{self.axis}={self.sizes[-1]}"
+
+
+def growing_axis(points: pd.DataFrame) -> pd.Series[str]:
+    """The axis that a row's line runs over; '' where none applies."""
+    is_prompt = (points["q_len"] == points["kv_len"]).fillna(False).astype(bool)
+    conditions = {
+        "M": points["M"].notna(),
+        "q_len": is_prompt & points["q_len"].notna(),
+        "batch": points["batch"].notna() & points["kv_len"].notna(),
+    }
+    names = np.select([c.to_numpy(dtype=bool) for c in conditions.values()], list(conditions), default="")
+    return pd.Series(names, index=points.index, dtype="str")
+
+
+def trajectories(points: pd.DataFrame) -> list[Trajectory]:
+    """All lines of two sizes or more; invalid points and points off a log axis are on none."""
+    drawable = (points["intensity_flops_per_byte"] > 0) & (points["tflops_per_s"] > 0) & (points["class"] != "invalid")
+    rows = points[drawable]
+    axis = growing_axis(rows)
+    return [line for name in AXES_THAT_GROW for line in _over(rows[axis == name], name)]
+
+
+def _over(rows: pd.DataFrame, axis: str) -> list[Trajectory]:
+    if rows.empty:
+        return []
+    pattern = r"\b(?:q_len|kv_len)=\d+" if axis == "q_len" else rf"\b{axis}=\d+"
+    rest = rows["case_id"].str.replace(pattern, axis, regex=True)
+    rows = rows.assign(line=rows.groupby([rest, *(rows[c] for c in KEPT)], dropna=False).ngroup())
+    rows = rows.sort_values(["line", axis], kind="stable").drop_duplicates(["line", axis], keep="last")
+    line = rows["line"].to_numpy()
+    cuts = np.flatnonzero(np.diff(line)) + 1
+    columns = ("op", "provider", "dtype", axis, "intensity_flops_per_byte", "tflops_per_s")
+    parts = zip(*(np.split(rows[c].to_numpy(), cuts) for c in columns), strict=True)
+    return [
+        Trajectory(
+            op=op[0], provider=provider[0], dtype=dtype[0], axis=axis,
+            sizes=sizes.astype(np.int64), intensity=intensity, rate=rate,
+        )
+        for op, provider, dtype, sizes, intensity, rate in parts
+        if len(sizes) > 1
+    ]  # fmt: skip
+
+
+def longest(lines: list[Trajectory], most: int) -> list[Trajectory]:
+    """One line for each op and growing axis: the widest range of sizes, then the highest rate; `most` at most."""
+    by_kind: dict[tuple[str, str], Trajectory] = {}
+    for line in sorted(lines, key=lambda t: (-t.sizes[-1] / max(t.sizes[0], 1), -t.rate.max())):
+        by_kind.setdefault((line.op, line.axis), line)
+    return list(by_kind.values())[:most]

@@ -1,0 +1,116 @@
+"""The error rule: a provider's output against the float64 truth, with plain torch in the same precision as yardstick.
+
+max error <= 2 x the yardstick's + 4 eps x max|truth|, and RMS error <= 1.5 x the yardstick's + eps x RMS(truth),
+where eps is that of the output's dtype. Both scale with the truth, so an all-zero output of tiny values fails too.
+A NaN anywhere fails: it never exceeds a tolerance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from kernels.spec import Inputs, Op
+
+NAMES = ("out", "lse")
+"""Of an op's outputs in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the check found: `problem` is '' when the output is right; figures are kept either way."""
+
+    problem: str = ""
+    figures: dict[str, float] = field(default_factory=dict)
+
+
+@contextmanager
+def poisoned() -> Iterator[None]:
+    """Uninitialised memory reads as NaN inside, so that an output nobody wrote cannot pass."""
+    before, warn = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warn)
+
+
+def check_case(op: Op, provider: Callable[..., Any], inputs: Inputs) -> Verdict:
+    """Runs a provider once on `inputs` and judges what it returns; large cases by the op's sample."""
+    op.validate(**inputs)
+    with poisoned():
+        got = provider(**inputs)
+    fewer, cut = op.sample(inputs)
+    return judge(_tuple(cut(got)), _tuple(op.eager(**fewer)), _tuple(op.reference(**fewer)))
+
+
+def judge(got: tuple[Any, ...], eager: tuple[Any, ...], truth: tuple[Any, ...]) -> Verdict:
+    """Judges each output that the provider returned, in the reference's order.
+
+    Args:
+        got: the provider's outputs; it may leave out the last ones.
+        eager: the yardstick's.
+        truth: float64.
+    """
+    figures: dict[str, float] = {}
+    problems: list[str] = []
+    if not 1 <= len(got) <= len(truth):
+        return Verdict(f"{len(got)} outputs, wanted 1 to {len(truth)}")
+    for name, value, yardstick, exact in zip(NAMES, got, eager, truth, strict=False):
+        problem, found = _judge_one(value, yardstick, exact)
+        figures |= {f"{name}_{figure}": number for figure, number in found.items()}
+        if problem:
+            problems.append(f"{name}: {problem}")
+    return Verdict("; ".join(problems), figures)
+
+
+def _judge_one(got: Any, eager: torch.Tensor, truth: torch.Tensor) -> tuple[str, dict[str, float]]:
+    if not isinstance(got, torch.Tensor):
+        return f"is {type(got).__name__}, wanted a tensor", {}
+    if got.shape != truth.shape or got.dtype != eager.dtype:
+        wanted = f"{list(truth.shape)} {eager.dtype}"
+        return f"is {list(got.shape)} {got.dtype}, wanted {wanted}", {}
+    if truth.isnan().any():
+        return "the reference itself holds NaN: no verdict is possible", {}
+    value = got.double()
+    infinite = truth.isinf()
+    if not torch.equal(value[infinite], truth[infinite]):
+        return "differs from the reference where that is infinite", {}
+    value, exact = value[~infinite], truth[~infinite]
+    wrong = int((~value.isfinite()).sum())
+    if wrong:
+        return f"{wrong} of {exact.numel()} values are NaN or infinite, the reference's are not", {}
+    return _against_limits(value, eager.double()[~infinite], exact, torch.finfo(got.dtype).eps)
+
+
+def _against_limits(
+    value: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, eps: float
+) -> tuple[str, dict[str, float]]:
+    if exact.numel() == 0:
+        return "", {}
+    figures = {
+        "max_error": _max(value - exact),
+        "max_limit": 2 * _max(eager - exact) + 4 * eps * _max(exact),
+        "rms_error": _rms(value - exact),
+        "rms_limit": 1.5 * _rms(eager - exact) + eps * _rms(exact),
+    }
+    for kind in ("max", "rms"):
+        if not figures[f"{kind}_error"] <= figures[f"{kind}_limit"]:
+            return f"{kind} error {figures[f'{kind}_error']:.3g} over {figures[f'{kind}_limit']:.3g}", figures
+    return "", figures
+
+
+def _max(values: torch.Tensor) -> float:
+    return float(values.abs().max())
+
+
+def _rms(values: torch.Tensor) -> float:
+    return float(values.square().mean().sqrt())
+
+
+def _tuple(outputs: Any) -> tuple[Any, ...]:
+    return outputs if isinstance(outputs, tuple) else (outputs,)

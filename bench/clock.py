@@ -1,0 +1,165 @@
+"""Clocks: how long one launch takes, as the mean of a sample of launches that lasts at least a millisecond.
+
+Every clock is given the launches of a case, one a set of rotated inputs, and walks through them in order, so that a
+sample is a whole number of rounds. The GPU-only lines are those of torch's own documentation.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+
+from bench.l2 import MAX_NODES
+
+SAMPLE_S = 1e-3
+"""A sample lasts at least this long: CUDA events resolve half a microsecond, a graph's head costs 5 to 8."""
+WARM_S = 0.2
+
+Launch = Callable[[], object]
+
+
+class Clock(Protocol):
+    """What the runner needs of a clock."""
+
+    timer: str
+    launch: str
+    launches_per_sample: int
+
+    def sample(self) -> float:
+        """Microseconds per launch of the next sample."""
+
+
+def warm(clock: Clock, seconds: float = WARM_S) -> int:
+    """Runs the very samples that will be measured until caches, clocks and allocators have settled; how many."""
+    start, count = time.perf_counter(), 0
+    while time.perf_counter() - start < seconds:
+        clock.sample()
+        count += 1
+    return count
+
+
+def launches_for(one_s: float, sets: int, most: int) -> int:
+    """Launches of a sample: whole rounds over the sets, at least `SAMPLE_S` long, at most `most` where that allows."""
+    rounds = max(1, math.ceil(SAMPLE_S / max(one_s, 1e-9) / sets))
+    return sets * max(1, min(rounds, most // sets))
+
+
+class CpuClock:
+    """Wall clock. A CPU launch is a call, and its dispatch is part of it.
+
+    Args:
+        launches: one a set of inputs.
+        before: run ahead of each sample, outside its time (a cache flush); a sample is then one launch.
+    """
+
+    timer, launch = "cpu_wall", "call"
+
+    def __init__(self, launches: Sequence[Launch], before: Launch | None = None) -> None:
+        self._launches, self._before, self._next = launches, before, 0
+        self.launches_per_sample = 1
+        one_s = statistics.median(self.sample() for _ in range(5)) / 1e6
+        # A round over all copies of a large input would be seconds: the place in the rotation is kept instead.
+        self.launches_per_sample = 1 if before else min(MAX_NODES, max(1, math.ceil(SAMPLE_S / max(one_s, 1e-7))))
+
+    def sample(self) -> float:
+        """Microseconds per launch."""
+        if self._before:
+            self._before()
+        chosen = [self._launches[(self._next + i) % len(self._launches)] for i in range(self.launches_per_sample)]
+        self._next = (self._next + self.launches_per_sample) % len(self._launches)
+        start = time.perf_counter_ns()
+        for launch in chosen:
+            launch()
+        return (time.perf_counter_ns() - start) / 1e3 / self.launches_per_sample
+
+
+class CudaEventClock:
+    """CUDA events around a stream of launches, for what a graph cannot hold. Includes gaps of a slow host."""
+
+    timer, launch = "cuda_event", "stream"
+
+    def __init__(self, launches: Sequence[Launch], before: Launch | None = None) -> None:
+        self._launches, self._before = launches, before
+        self.launches_per_sample = len(launches)
+        if before:
+            self.launches_per_sample = 1
+        else:
+            one_us = statistics.median(self.sample() for _ in range(3))
+            self.launches_per_sample = launches_for(one_us / 1e6, len(launches), MAX_NODES)
+
+    def sample(self) -> float:
+        """Microseconds per launch."""
+        if self._before:
+            self._before()
+
+        def launch_all() -> None:
+            for i in range(self.launches_per_sample):
+                self._launches[i % len(self._launches)]()
+
+        return _event_us(launch_all) / self.launches_per_sample
+
+
+class CudaGraphClock:
+    """Replays of a captured graph: no host in the time, and the gap between nodes is part of a launch's period.
+
+    The head of a replay is fitted once from graphs of n and 2n nodes and taken off every sample of 2n.
+    """
+
+    timer, launch = "cuda_graph", "graph"
+
+    def __init__(self, launches: Sequence[Launch], before: Launch | None = None) -> None:
+        self._before = before
+        nodes = 1 if before else launches_for(_one_launch_s(launches), len(launches), MAX_NODES // 2)
+        self.launches_per_sample = 1 if before else 2 * nodes
+        half = None if before else _captured(launches, nodes)
+        self._graph = _captured(launches, self.launches_per_sample)
+        self.head_us = self._fit_head(half) if half else 0.0
+
+    def _fit_head(self, half: torch.cuda.CUDAGraph) -> float:
+        for graph in (half, self._graph):
+            graph.replay()
+        short = statistics.median(_event_us(half.replay) for _ in range(9))
+        long = statistics.median(_event_us(self._graph.replay) for _ in range(9))
+        return max(0.0, 2 * short - long)
+
+    def sample(self) -> float:
+        """Microseconds per launch, the replay's head taken off."""
+        if self._before:
+            self._before()
+        return (_event_us(self._graph.replay) - self.head_us) / self.launches_per_sample
+
+
+def _captured(launches: Sequence[Launch], nodes: int) -> torch.cuda.CUDAGraph:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for i in range(nodes):
+            launches[i % len(launches)]()
+    return graph
+
+
+def _one_launch_s(launches: Sequence[Launch]) -> float:
+    """Seconds of a launch, after each has run on a side stream as capture wants."""
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for launch in launches:
+            launch()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = _captured(launches, len(launches))
+    graph.replay()
+    return _event_us(graph.replay) / 1e6 / len(launches)
+
+
+def _event_us(work: Launch) -> float:
+    """Microseconds between two events around some work on the current stream."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    start.record()
+    work()
+    end.record()
+    torch.cuda.synchronize()
+    return float(start.elapsed_time(end)) * 1e3

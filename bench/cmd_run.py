@@ -1,0 +1,160 @@
+"""`bench run` and `bench peaks`: measure cases or a device's roofs, and write each record as it is made."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from bench import selection as options
+from bench.case import Case
+from bench.device import choose_device
+from bench.environment import environment
+from bench.peaks import roof_cases
+from bench.record import Record, RecordWriter, Status
+from bench.run import Session, run_case
+from bench.selection import chosen_cases, exit_codes, stderr
+from bench.stopping import StopRule, median_interval
+
+REPORTS = Path("reports")
+BAD = (Status.INCORRECT, Status.FAILED, Status.CRASHED, Status.TIMEOUT, Status.OUT_OF_MEMORY)
+OutputOption = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Directory for records.jsonl; reports/run-TIME when not given.")
+]
+SecondsOption = Annotated[
+    float, typer.Option("--case-seconds", help="Longest measuring of a case, in seconds.", min=0.001)
+]
+SeedOption = Annotated[int, typer.Option(help="Seed of the inputs.")]
+
+
+def run(
+    ops: options.OpsArgument = None,
+    suite: options.SuiteOption = None,
+    sets: options.SetOption = None,
+    dtype: options.DtypeOption = None,
+    model: options.ModelOption = None,
+    tp: options.TpOption = 1,
+    provider: options.ProviderOption = None,
+    match: options.MatchOption = "",
+    device: options.DeviceOption = None,
+    output: OutputOption = None,
+    case_seconds: SecondsOption = 0.5,
+    seed: SeedOption = 0,
+    peaks: Annotated[bool, typer.Option(help="Measure this device's roofs first.")] = True,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Measure cases: suite quick, or those that the options mean.
+
+    Exit code 0: all OK, SKIPPED or UNSUPPORTED; 4: some failed; 3: none OK, or no usable device; 2: usage.
+    """
+    with exit_codes():
+        cases = chosen_cases(
+            ops,
+            suite=suite,
+            default_suite="quick",
+            sets=sets,
+            dtypes=dtype,
+            model=model,
+            tp=tp,
+            providers=provider,
+            match=match,
+        )
+        session = new_session(device, case_seconds, seed)
+    roofs = roof_cases(session.device, session.cache_bytes) if peaks else []
+    sweep([*roofs, *cases], session, output, as_json=as_json)
+
+
+def measure_peaks(
+    device: options.DeviceOption = None,
+    output: OutputOption = None,
+    case_seconds: SecondsOption = 0.5,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Measure this device's own roofs: best matmul per dtype, DRAM reads and copies, launch floor."""
+    with exit_codes():
+        session = new_session(device, case_seconds, 0)
+    sweep(roof_cases(session.device, session.cache_bytes), session, output, as_json=as_json)
+
+
+def new_session(device: str | None, case_seconds: float, seed: int) -> Session:
+    """A session on the chosen device. Raises DeviceError or ValueError for a device that cannot be used."""
+    chosen = choose_device(device)
+    run_id = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{chosen}-{secrets.token_hex(2)}"
+    return Session(
+        run=run_id,
+        device=chosen,
+        environment=environment(chosen),
+        rule=StopRule(min_s=min(0.1, case_seconds), budget_s=case_seconds),
+        seed=seed,
+    )
+
+
+def sweep(cases: Sequence[Case], session: Session, output: Path | None, *, as_json: bool) -> None:
+    """Runs the cases in order, writes each record at once, and ends with the documented exit code."""
+    directory = output or REPORTS / f"run-{session.run}"
+    path = directory / "records.jsonl"
+    with exit_codes(), RecordWriter(path, session.run, session.environment) as writer:
+        records = []
+        for number, case in enumerate(cases, start=1):
+            stderr.print(f"[{number}/{len(cases)}] {case.id}", markup=False)
+            record = run_case(case, session)
+            writer.append(record)
+            records.append(record)
+    code = exit_code(records)
+    if as_json:
+        typer.echo(json.dumps(_document(records, path, code), ensure_ascii=False))
+    else:
+        _print(records, directory, path)
+    raise typer.Exit(code)
+
+
+def exit_code(records: Sequence[Record]) -> int:
+    """0 all OK, SKIPPED or UNSUPPORTED; 3 none OK; 4 any that failed.
+
+    The roofs count: a run whose cases all failed has not succeeded because its roofs did.
+    """
+    statuses = Counter(record.status for record in records)
+    if not statuses[Status.OK]:
+        return 3
+    return 4 if any(statuses[status] for status in BAD) else 0
+
+
+def _document(records: Sequence[Record], path: Path, code: int) -> dict[str, object]:
+    return {
+        "records": str(path),
+        "counts": Counter(str(record.status) for record in records),
+        "cases": [
+            {
+                "case_id": record.case["id"],
+                "status": str(record.status),
+                "detail": record.detail,
+                "time_us": median_interval(record.times_us)[0] if record.times_us else None,
+            }
+            for record in records
+        ],
+        "exit": code,
+    }
+
+
+def _print(records: Sequence[Record], directory: Path, path: Path) -> None:
+    table = Table("case", "median us", "95 % interval", "samples", "stopped by", "cache", "timer", box=None)
+    for record in records:
+        if record.status is not Status.OK:
+            continue
+        median, low, high = median_interval(record.times_us)
+        shown = (f"{median:.4g}", f"{low:.4g} to {high:.4g}", str(len(record.times_us)))
+        table.add_row(record.case["id"], *shown, record.stop_reason, record.cache, record.timer)
+    Console(highlight=False, width=None if Console().is_terminal else 200).print(table)
+    for (status, detail), count in Counter((r.status, r.detail) for r in records if r.status is not Status.OK).items():
+        typer.echo(f"{count} {status}: {detail}")
+    counts = Counter(str(record.status) for record in records)
+    typer.echo(", ".join(f"{count} {status}" for status, count in counts.items()) + f"; records: {path}")
+    typer.echo(f"rates, classes and figure: python -m analysis roofline {directory}")

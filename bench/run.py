@@ -1,0 +1,203 @@
+"""run(case) -> Record: inputs, check, rotation, warm-up, samples; whatever happens becomes a record.
+
+The order is the method: nothing is timed that was not first found right, and a failing case ends as a status with
+its reason while the sweep goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench import l2
+from bench.case import Case
+from bench.check import check_case
+from bench.clock import Clock, CpuClock, CudaEventClock, CudaGraphClock, Launch, warm
+from bench.record import Environment, Record, Status
+from bench.stopping import StopRule
+from kernels.inputs import DISTRIBUTION
+from kernels.spec import UnsupportedError
+
+HEADROOM = 0.9
+"""Share of the free memory that a case may plan to take; outputs and the reference's sample take the rest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """What the cases of one run share."""
+
+    run: str
+    device: str
+    environment: Environment
+    rule: StopRule = field(default_factory=StopRule)
+    seed: int = 0
+
+    @property
+    def cache_bytes(self) -> int:
+        """The last cache, which cold inputs must outgrow."""
+        return self.environment.l2_bytes or 0
+
+
+def run_case(case: Case, session: Session) -> Record:
+    """Runs one case and tells how it ended; never raises for what the case itself does."""
+    try:
+        return _run(case, session)
+    except UnsupportedError as error:
+        return _ended(case, session, Status.UNSUPPORTED, str(error))
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        return _ended(case, session, Status.OUT_OF_MEMORY, _first_line(error))
+    except Exception as error:
+        if "can't allocate memory" in str(error) or "out of memory" in str(error).lower():
+            return _ended(case, session, Status.OUT_OF_MEMORY, _first_line(error))
+        return _ended(case, session, Status.FAILED, _first_line(error))
+
+
+def _run(case: Case, session: Session) -> Record:
+    op, workload = case.op, case.workload
+    if session.device == "cpu" and case.provider in op.cuda_only:
+        return _ended(case, session, Status.SKIPPED, op.cuda_only[case.provider])
+    reason = op.unsupported(workload, case.provider)
+    if reason:
+        return _ended(case, session, Status.UNSUPPORTED, reason)
+    rotation = l2.plan(op.make_inputs(workload, "meta", session.seed), op.roles, session.cache_bytes)
+    free = free_bytes(session.device)
+    if free is not None and rotation.needed_bytes > HEADROOM * free:
+        return _ended(
+            case, session, Status.SKIPPED, f"needs {rotation.needed_bytes:,} bytes, {free:,} are free on this device"
+        )
+    return _measure(case, session, rotation)
+
+
+def _measure(case: Case, session: Session, rotation: l2.Rotation) -> Record:
+    op, provider = case.op, case.op.providers[case.provider]
+    phases: dict[str, float] = {}
+    with _phase(phases, "inputs"):
+        inputs = op.make_inputs(case.workload, session.device, session.seed)
+    with _phase(phases, "first_call"):
+        provider(**inputs)
+        _synchronize(session.device)
+    facts: dict[str, Any] = dict(op.facts(case.provider, inputs))
+    with _phase(phases, "check"):
+        verdict = check_case(op, provider, inputs)
+    if verdict.problem:
+        return _ended(case, session, Status.INCORRECT, verdict.problem, error=verdict.figures, kernel=facts)
+    with _phase(phases, "rotate"):
+        sets = l2.rotate(inputs, op.roles, rotation)
+        launches = [partial(provider, **one) for one in sets]
+        clock, fallback = make_clock(session.device, launches, l2.flusher(rotation, session.device))
+    with _phase(phases, "warm_up"):
+        warm(clock)
+    with _phase(phases, "measure"):
+        times_us, stop_reason = take_samples(clock, session.rule)
+    return _ended(
+        case,
+        session,
+        Status.OK,
+        "",
+        times_us=tuple(times_us),
+        stop_reason=stop_reason,
+        timer=clock.timer,
+        launch=clock.launch,
+        launches_per_sample=clock.launches_per_sample,
+        cache=rotation.cache,
+        error=verdict.figures,
+        kernel=facts | _rotation_facts(rotation) | ({"graph_refused": fallback} if fallback else {}),
+        first_call_us=phases["first_call"] * 1e6,
+        phases_s=phases,
+    )
+
+
+def take_samples(clock: Clock, rule: StopRule) -> tuple[list[float], str]:
+    """Samples in the order taken, until the rule says why to stop."""
+    times_us: list[float] = []
+    start, judge_at = time.perf_counter(), 1
+    while True:
+        times_us.append(clock.sample())
+        if len(times_us) < judge_at and time.perf_counter() - start < rule.budget_s:
+            continue
+        # Judging sorts the samples, so it is done each time they have grown by a tenth.
+        judge_at = len(times_us) + max(1, len(times_us) // 10)
+        reason = rule.reason_to_stop(times_us, time.perf_counter() - start)
+        if reason:
+            return times_us, reason
+
+
+def make_clock(device: str, launches: Sequence[Launch], flush: Launch | None) -> tuple[Clock, str]:
+    """The device's clock, and why it is not the first choice ('' when it is)."""
+    if device == "cpu":
+        return CpuClock(launches, flush), ""
+    try:
+        return CudaGraphClock(launches, flush), ""
+    except RuntimeError as error:
+        return CudaEventClock(launches, flush), _first_line(error)
+
+
+def free_bytes(device: str) -> int | None:
+    """Memory that a case could take now; None where nothing tells."""
+    if device != "cpu":
+        return int(torch.cuda.mem_get_info()[0])
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+
+
+def _ended(case: Case, session: Session, status: Status, detail: str, **measured: Any) -> Record:
+    """A record of this case with everything that is known without running it."""
+    work = case.op.work(case.workload)
+    return Record(
+        run=session.run,
+        case=case.to_json(),
+        status=status,
+        detail=detail,
+        work={
+            "flops": work.flops,
+            "bytes": work.bytes,
+            "overhead_bytes": work.overhead_bytes,
+            "counting": work.counting,
+        },
+        regime="burst",
+        data={"distribution": DISTRIBUTION, "seed": session.seed},
+        source_sha256=source_sha256(case.op.name, case.op.make_inputs),
+        taken_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        environment=session.environment,
+        **measured,
+    )
+
+
+@cache
+def source_sha256(op_name: str, make_inputs: Any) -> str:
+    """Of the file that holds the op: what resuming and comparing recognise changed code by."""
+    return hashlib.sha256(inspect.getsource(inspect.getmodule(make_inputs) or make_inputs).encode()).hexdigest()
+
+
+def _rotation_facts(rotation: l2.Rotation) -> dict[str, int]:
+    return {"copies": rotation.copies, "streamed_bytes": rotation.streamed_bytes, "cache_bytes": rotation.cache_bytes}
+
+
+@contextmanager
+def _phase(phases: dict[str, float], name: str) -> Iterator[None]:
+    start = time.perf_counter()
+    yield
+    phases[name] = time.perf_counter() - start
+
+
+def _synchronize(device: str) -> None:
+    if device != "cpu":
+        torch.cuda.synchronize()
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0] if text else 'no message'}"

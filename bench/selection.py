@@ -1,0 +1,107 @@
+"""Which cases a command means: its options, stated once for `list` and `run`, and what they select."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from bench.case import Case, select
+from bench.device import DeviceError
+from bench.suites import SUITES, model_workloads, question_workloads, suite_workloads
+from kernels.registry import OPS, op_named
+from kernels.spec import Op, Workload, dtype_named
+
+stderr = Console(stderr=True, highlight=False, soft_wrap=True)
+
+OpsArgument = Annotated[list[str] | None, typer.Argument(help="Ops; all when none is named.", show_default=False)]
+SuiteOption = Annotated[str | None, typer.Option(help=f"Named set of cases: {', '.join(SUITES)}.")]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", help="AXIS=SIZE[,SIZE...]; repeat per axis. For exactly one op.")
+]
+DtypeOption = Annotated[
+    list[str] | None, typer.Option(help="Compute dtype, such as bf16; repeat or separate by commas.")
+]
+ModelOption = Annotated[str | None, typer.Option(help="The layers of a model, such as llama-3.1-70b.")]
+TpOption = Annotated[int, typer.Option(help="Tensor parallel size, with --model.", min=1)]
+ProviderOption = Annotated[list[str] | None, typer.Option(help="Only these providers; repeat or separate by commas.")]
+MatchOption = Annotated[str, typer.Option(help="Only cases whose id this regular expression finds.")]
+DeviceOption = Annotated[str | None, typer.Option(help="cuda or cpu; the GPU when there is one.", show_default=False)]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout and nothing else there.")]
+
+
+@contextmanager
+def exit_codes() -> Iterator[None]:
+    """Usage errors end with exit code 2 and an unusable device with 3, each told in one message."""
+    try:
+        yield
+    except DeviceError as error:
+        stderr.print(f"[red]error:[/red] {error}", markup=True)
+        raise typer.Exit(3) from error
+    except ValueError as error:
+        stderr.print("[red]error:[/red]", end=" ")
+        stderr.print(str(error), markup=False)
+        raise typer.Exit(2) from error
+
+
+def chosen_cases(
+    ops: Sequence[str] | None,
+    *,
+    suite: str | None,
+    default_suite: str,
+    sets: Sequence[str] | None,
+    dtypes: Sequence[str] | None,
+    model: str | None,
+    tp: int,
+    providers: Sequence[str] | None,
+    match: str,
+) -> list[Case]:
+    """The cases that the options mean.
+
+    Raises:
+        ValueError: an unknown name or a combination that means nothing; says what is known.
+    """
+    chosen = [op_named(name) for name in ops] if ops else list(OPS)
+    wanted = tuple(dtype_named(name) for name in _split(dtypes))
+    if sum((suite is not None, bool(sets), model is not None)) > 1:
+        raise ValueError("--suite, --set and --model each say which sizes: give one of them")
+    if sets:
+        by_op = _question(chosen, sets, wanted)
+    elif model:
+        by_op = model_workloads(model, tp, wanted or ("bfloat16",))
+    else:
+        by_op = _of_dtypes(suite_workloads(suite or default_suite), wanted)
+    cases = [
+        Case(op, provider, workload)
+        for op in chosen
+        for workload in by_op.get(op.name, ())
+        for provider in op.providers
+    ]
+    return select(cases, providers=tuple(_split(providers)), match=match)
+
+
+def _question(chosen: Sequence[Op], sets: Sequence[str], dtypes: Sequence[str]) -> dict[str, list[Workload]]:
+    if len(chosen) != 1:
+        raise ValueError(f"--set asks about one op: name it first, one of {', '.join(op.name for op in OPS)}")
+    sizes = dict(_axis_sizes(text) for text in sets)
+    workloads = question_workloads(chosen[0], sizes, dtypes or ("bfloat16",), ("asked for on the command line",))
+    return {chosen[0].name: list(workloads)}
+
+
+def _axis_sizes(text: str) -> tuple[str, tuple[int, ...]]:
+    axis, _, sizes = text.partition("=")
+    try:
+        return axis.strip(), tuple(int(size) for size in sizes.split(","))
+    except ValueError as error:
+        raise ValueError(f"--set {text!r}: wanted AXIS=SIZE[,SIZE...] with whole numbers, such as M=1,16") from error
+
+
+def _of_dtypes(by_op: Mapping[str, Sequence[Workload]], dtypes: Sequence[str]) -> dict[str, list[Workload]]:
+    return {op: [w for w in workloads if not dtypes or w.dtype in dtypes] for op, workloads in by_op.items()}
+
+
+def _split(values: Sequence[str] | None) -> list[str]:
+    return [part.strip() for value in values or () for part in value.split(",")]

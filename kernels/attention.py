@@ -1,0 +1,132 @@
+"""What both attention ops share: which keys a query sees, the float64 truth, the eager yardstick, and torch's SDPA.
+
+Tensors are token-major, as serving engines hold them: q [B, Sq, Hq, D], k [B, Skv, Hkv, D], v [B, Skv, Hkv, Dv].
+Query head h reads KV head h // (Hq / Hkv). A causal mask is aligned bottom-right. A query that sees no key gives 0
+and a log-sum-exp of -inf. Log-sum-exp is natural.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own documentation calls it F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.bias import causal_lower_right
+
+from kernels.spec import UnsupportedError
+
+BACKENDS = {"torch_flash": SDPBackend.FLASH_ATTENTION, "torch_cudnn": SDPBackend.CUDNN_ATTENTION}
+CUDA_ONLY = {
+    "torch_flash": "SDPA's FlashAttention backend is a CUDA library; the CPU has one SDPA kernel: provider torch",
+    "torch_cudnn": "cuDNN runs on CUDA only",
+}
+
+
+def visible_keys(
+    q_positions: torch.Tensor, kv_lens: torch.Tensor, kv_len: int, *, causal: bool, window: int = 0
+) -> torch.Tensor:
+    """Which keys each query sees.
+
+    Args:
+        q_positions: [B, Sq] place of each query among its sequence's keys; negative for one that precedes them all.
+        kv_lens: [B] keys of each sequence.
+        kv_len: keys allocated.
+        causal: a query sees no key after its own place.
+        window: it sees its own key and window - 1 before; 0 for all.
+
+    Returns:
+        bool [B, Sq, kv_len].
+    """
+    keys = torch.arange(kv_len, device=q_positions.device)
+    places = q_positions[:, :, None]
+    seen = (keys < kv_lens[:, None, None]) & torch.ones_like(places, dtype=torch.bool)
+    if causal:
+        seen = seen & (keys <= places)
+    return seen & (keys > places - window) if window else seen
+
+
+def masked_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: torch.Tensor, *, scale: float | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """softmax(q k^T * scale) v over the keys in `seen`, in the tensors' own precision but a float32 softmax.
+
+    In float64 it is the truth; in a kernel's storage dtype it is the yardstick of the error rule.
+
+    Args:
+        q, k, v: as in the module's docstring.
+        seen: bool [B, Sq, Skv].
+        scale: 1 / sqrt(D) when None.
+
+    Returns:
+        (out [B, Sq, Hq, Dv] of q's dtype, lse [B, Hq, Sq] natural, float32 or float64).
+    """
+    B, Sq, Hq, D = q.shape
+    Hkv = k.shape[2]
+    grouped = q.reshape(B, Sq, Hkv, Hq // Hkv, D).permute(0, 2, 3, 1, 4)
+    soft = torch.float64 if q.dtype == torch.float64 else torch.float32
+    scores = torch.matmul(grouped, k.permute(0, 2, 3, 1)[:, :, None]).to(soft) * (scale or 1 / math.sqrt(D))
+    scores = scores.masked_fill(~seen[:, None, None], -math.inf)
+    lse = torch.logsumexp(scores, dim=-1)
+    weights = torch.exp(scores - lse[..., None]).masked_fill(~seen[:, None, None], 0)
+    out = torch.matmul(weights.to(q.dtype), v.permute(0, 2, 1, 3)[:, :, None])
+    return out.permute(0, 3, 1, 2, 4).reshape(B, Sq, Hq, v.shape[3]), lse.reshape(B, Hq, Sq)
+
+
+def sdpa_backend(
+    provider: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: torch.Tensor | None = None
+) -> SDPBackend:
+    """The backend a torch provider pins for head-major [B, H, S, D] tensors, under a mask or without.
+
+    `torch` is what `scaled_dot_product_attention` would choose by itself; the others say it in their name.
+
+    Raises:
+        UnsupportedError: torch would fall back to the math backend, which expands K and V to the query heads.
+    """
+    if provider in BACKENDS:
+        return BACKENDS[provider]
+    gqa = q.shape[1] != k.shape[1]
+    backend = SDPBackend(torch._fused_sdp_choice(q, k, v, seen, enable_gqa=gqa))
+    if backend == SDPBackend.MATH and gqa:
+        raise UnsupportedError("SDPA has only its math backend for this, which expands K and V to the query heads")
+    return backend
+
+
+def sdpa(
+    provider: str,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    causal: bool,
+    seen: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """`scaled_dot_product_attention` with a pinned backend, K and V never expanded.
+
+    Args:
+        provider: torch, torch_flash or torch_cudnn.
+        q, k, v: token-major, as in the module's docstring.
+        causal: bottom-right aligned.
+        seen: bool [B, 1, Sq, Skv] instead of `causal`.
+
+    Returns:
+        [B, Sq, Hq, Dv].
+
+    Raises:
+        UnsupportedError: the backend refuses the problem.
+    """
+    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    Sq, Skv = q.shape[2], k.shape[2]
+    mask = seen
+    if mask is None and causal and Sq != Skv:
+        mask = causal_lower_right(Sq, Skv)
+    try:
+        with sdpa_kernel(sdpa_backend(provider, q, k, v, seen)):
+            out = F.scaled_dot_product_attention(
+                q, k, v, attn_mask=mask, is_causal=causal and mask is None, enable_gqa=q.shape[1] != k.shape[1]
+            )
+    except RuntimeError as error:
+        if "No available kernel" in str(error) or "No viable backend" in str(error):
+            raise UnsupportedError(f"SDPA's backend for {provider} refuses this problem: {error}") from error
+        raise
+    return out.transpose(1, 2)

@@ -1,0 +1,230 @@
+"""attention_decode: 1 to 8 new tokens per sequence attend to their sequence's KV cache.
+
+q [B, Sq, Hq, D], k and v [B, S, Hkv, D] allocated, kv_lens [B] real lengths (the new tokens' keys included); causal
+inside the new tokens, bottom-right. K and V are read once per KV head over the real lengths, never the allocation:
+intensity is about Sq x Hq / Hkv FLOP/byte in bfloat16, so DRAM bounds it on a GPU, and the launch floor bounds
+short caches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import torch
+
+from kernels.attention import CUDA_ONLY, masked_attention, sdpa, sdpa_backend, visible_keys
+from kernels.inputs import Sampler, torch_dtype
+from kernels.matmul import spread
+from kernels.optional import flash_attn
+from kernels.spec import Inputs, Op, Outputs, Workload
+from kernels.work import Work, attention_work, unmasked_pairs
+
+MAX_QUERIES = 8
+CHECK_IN_FULL = 2**20
+"""Scores up to which the float64 reference is computed whole; above it a sample of sequences and heads."""
+SAMPLED_SEQUENCES, SAMPLED_KV_HEADS = 4, 2
+
+
+def attention_decode_torch(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    kv_lens: torch.Tensor,
+    *,
+    ragged: bool,
+    provider: str = "torch",
+) -> torch.Tensor:
+    """torch's SDPA with the backend that `provider` names; [B, Sq, Hq, Dv].
+
+    One query token's heads of a KV head are packed as if they were queries, so that K and V are not expanded.
+    Ragged lengths take a mask over the allocation, since SDPA knows no lengths: the padding is read too.
+    """
+    B, Sq, Hq, _ = q.shape
+    seen = visible_of(q, k, kv_lens)[:, None] if ragged else None
+    if Sq > 1:
+        return sdpa(provider, q, k, v, causal=True, seen=seen)
+    out = sdpa(provider, packed(q, k.shape[2]), k, v, causal=False, seen=seen)
+    return out.transpose(1, 2).reshape(B, Sq, Hq, v.shape[3])
+
+
+def packed(q: torch.Tensor, kv_heads: int) -> torch.Tensor:
+    """One query token's heads [B, 1, Hq, D] as [B, Hq / Hkv, Hkv, D]: each KV head's own as its queries."""
+    B, _, Hq, D = q.shape
+    return q.view(B, kv_heads, Hq // kv_heads, D).transpose(1, 2)
+
+
+def attention_decode_flash_attn(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kv_lens: torch.Tensor, *, ragged: bool
+) -> torch.Tensor:
+    """The flash-attn package's decode kernel with a contiguous cache; [B, Sq, Hq, Dv].
+
+    Raises:
+        UnsupportedError: the package cannot be loaded here.
+    """
+    out: torch.Tensor = flash_attn().flash_attn_with_kvcache(q, k, v, cache_seqlens=kv_lens, causal=True)
+    return out
+
+
+def visible_of(q: torch.Tensor, k: torch.Tensor, kv_lens: torch.Tensor) -> torch.Tensor:
+    """bool [B, Sq, S]: the keys that each new token sees."""
+    Sq = q.shape[1]
+    places = kv_lens[:, None] - Sq + torch.arange(Sq, device=q.device)
+    return visible_keys(places, kv_lens, k.shape[1], causal=True)
+
+
+def attention_decode_eager(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kv_lens: torch.Tensor, *, ragged: bool = True
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(out [B, Sq, Hq, Dv], lse [B, Hq, Sq]) by plain torch in the inputs' precision."""
+    seen = visible_of(q, k, kv_lens)
+    used = int(kv_lens.max()) if kv_lens.numel() else 0
+    return masked_attention(q, k[:, :used], v[:, :used], seen[..., :used])
+
+
+def attention_decode_reference(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kv_lens: torch.Tensor, *, ragged: bool = True
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same in float64 from the inputs' own values."""
+    return attention_decode_eager(q.double(), k.double(), v.double(), kv_lens)
+
+
+def make_inputs(workload: Workload, device: torch.device | str, seed: int) -> Inputs:
+    """q, k, v, kv_lens (int32) and whether sequences differ in length."""
+    a = workload.axes
+    draw, dtype = Sampler(device, seed), torch_dtype(workload.dtype)
+    lens = workload.kv_lens or (a["kv_len"],) * a["batch"]
+    return {
+        "q": draw.normal((a["batch"], a["q_len"], a["q_heads"], a["head_dim"]), dtype),
+        "k": draw.normal((a["batch"], a["kv_len"], a["kv_heads"], a["head_dim"]), dtype),
+        "v": draw.normal((a["batch"], a["kv_len"], a["kv_heads"], a.get("v_head_dim", a["head_dim"])), dtype),
+        "kv_lens": torch.tensor(lens, dtype=torch.int32, device=device),
+        "ragged": any(length != a["kv_len"] for length in lens),
+    }
+
+
+def validate(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kv_lens: torch.Tensor, *, ragged: bool) -> None:
+    """Raises ValueError when a length lies outside the allocation."""
+    low, high = int(kv_lens.min()), int(kv_lens.max())
+    if low < 0 or high > k.shape[1]:
+        raise ValueError(f"kv_lens must lie in 0..{k.shape[1]} (the allocated keys), got {low}..{high}")
+
+
+def sample(inputs: Inputs) -> tuple[Inputs, Callable[[Outputs], Outputs]]:
+    """The whole of a small problem; of a large one some sequences and two KV heads with their query heads."""
+    q, k = inputs["q"], inputs["k"]
+    (B, Sq, Hq, _), (S, Hkv) = q.shape, k.shape[1:3]
+    if B * Hq * Sq * S <= CHECK_IN_FULL:
+        return inputs, lambda out: out
+    rows, kv_heads = spread(B, SAMPLED_SEQUENCES, q.device), spread(Hkv, SAMPLED_KV_HEADS, q.device)
+    heads = (kv_heads[:, None] * (Hq // Hkv) + torch.arange(Hq // Hkv, device=q.device)).flatten()
+    fewer = inputs | {
+        "q": q[rows][:, :, heads],
+        "k": k[rows][:, :, kv_heads],
+        "v": inputs["v"][rows][:, :, kv_heads],
+        "kv_lens": inputs["kv_lens"][rows],
+    }
+
+    def cut(outputs: Outputs) -> Outputs:
+        if isinstance(outputs, tuple):
+            return cut(outputs[0]), outputs[1][rows][:, heads]
+        return outputs[rows][:, :, heads]
+
+    return fewer, cut
+
+
+def work(workload: Workload) -> Work:
+    """K and V once per KV head over the real lengths; the lengths themselves are overhead."""
+    a = workload.axes
+    lens = workload.kv_lens or (a["kv_len"],) * a["batch"]
+    counted = attention_work(
+        batch=a["batch"],
+        q_heads=a["q_heads"],
+        kv_heads=a["kv_heads"],
+        q_len=a["q_len"],
+        pairs=sum(unmasked_pairs(a["q_len"], length, causal=True) for length in lens),
+        kv_tokens=sum(lens),
+        head_dim=a["head_dim"],
+        v_head_dim=a.get("v_head_dim", a["head_dim"]),
+        dtype=workload.dtype,
+        kv_dtype=workload.kv_dtype,
+    )
+    return Work(flops=counted.flops, bytes=counted.bytes, overhead_bytes=4 * a["batch"])
+
+
+def unsupported(workload: Workload, provider: str) -> str | None:
+    """More query tokens than decode has, and what torch's SDPA cannot express."""
+    a = workload.axes
+    lens = workload.kv_lens or (a["kv_len"],)
+    if not 1 <= a["q_len"] <= MAX_QUERIES:
+        return f"q_len={a['q_len']}: attention_decode is for 1 to {MAX_QUERIES} new tokens; use attention_prefill"
+    if a["q_heads"] % a["kv_heads"]:
+        return f"{a['q_heads']} query heads do not divide among {a['kv_heads']} KV heads"
+    if provider == "flash_attn":
+        return "flash-attn computes in float16 and bfloat16 only" if workload.dtype == "float32" else None
+    if provider.startswith("torch") and min(lens) < a["q_len"]:
+        return f"SDPA gives NaN for queries that see no key (a sequence of {min(lens)} for q_len={a['q_len']})"
+    return None
+
+
+def facts(provider: str, inputs: Inputs) -> Mapping[str, str]:
+    """Which SDPA backend ran."""
+    if not provider.startswith("torch"):
+        return {}
+    q, k, v = (inputs[name] for name in ("q", "k", "v"))
+    seen = visible_of(q, k, inputs["kv_lens"])[:, None] if inputs["ragged"] else None
+    q = packed(q, k.shape[2]) if q.shape[1] == 1 else q
+    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    return {"sdpa_backend": sdpa_backend(provider, q, k, v, seen).name}
+
+
+def describe_axes(axes: Mapping[str, int], dtype: str, source: tuple[str, ...]) -> Workload:
+    """A decode workload; several new tokens are the verification of a draft."""
+    sizes = {**axes, "kv_heads": axes["kv_heads"] or axes["q_heads"]}
+    technique = "speculative" if sizes["q_len"] > 1 else "kv_cache"
+    return Workload(axes=sizes, dtype=dtype, phase="decode", technique=technique, source=source)
+
+
+def _check(dtype: str = "float32", kv_lens: tuple[int, ...] = (), **axes: int) -> Workload:
+    sizes = {"batch": 2, "q_len": 1, "kv_len": 70, "q_heads": 4, "kv_heads": 2, "head_dim": 64} | axes
+    return Workload(
+        axes=sizes,
+        dtype=dtype,
+        phase="decode",
+        technique="kv_cache",
+        source=("ragged, for correctness",),
+        kv_lens=kv_lens,
+    )
+
+
+OP = Op(
+    name="attention_decode",
+    summary="1 to 8 new tokens attend to their sequence's KV cache",
+    axes={"batch": 1, "q_len": 1, "kv_len": None, "q_heads": 32, "kv_heads": 8, "head_dim": 128},
+    dtypes=("bfloat16", "float16", "float32"),
+    make_inputs=make_inputs,
+    reference=attention_decode_reference,
+    eager=attention_decode_eager,
+    providers={
+        "torch": attention_decode_torch,
+        "torch_flash": partial(attention_decode_torch, provider="torch_flash"),
+        "torch_cudnn": partial(attention_decode_torch, provider="torch_cudnn"),
+        "flash_attn": attention_decode_flash_attn,
+    },
+    work=work,
+    describe_axes=describe_axes,
+    check_workloads=(
+        _check(),
+        _check(kv_lens=(70, 33)),
+        _check(kv_lens=(5, 0, 1), batch=3, q_heads=7, kv_heads=1),
+        _check("float16", q_len=3, kv_len=130, kv_lens=(130, 2), head_dim=128),
+        _check(q_len=8, batch=1, q_heads=3, kv_heads=3, head_dim=80),
+        _check("float16", batch=1, kv_len=1, q_heads=8, kv_heads=1, head_dim=96),
+    ),
+    roles={"q": "resident", "k": "streamed", "v": "streamed", "kv_lens": "resident"},
+    unsupported=unsupported,
+    cuda_only=CUDA_ONLY | {"flash_attn": "flash-attn runs on CUDA only"},
+    sample=sample,
+    facts=facts,
+    validate=validate,
+)

@@ -1,0 +1,114 @@
+"""matmul: C[M, N] = A[M, K] @ B[K, N], the projections of a prefill step.
+
+B is a linear layer's weight W[N, K] seen transposed, as serving engines hold it: K is its fast axis. Bound:
+arithmetic from about M = 300 rows of bfloat16 on an H100, DRAM below. Products are accumulated in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+
+from kernels.inputs import Sampler, torch_dtype
+from kernels.spec import DECODE_ROWS, Inputs, Op, UnsupportedError, Workload
+from kernels.work import Work, matmul_work
+
+CHECK_IN_FULL = 2**31
+"""Multiply-adds up to which the float64 reference is computed whole; above it a sample of rows and columns."""
+SAMPLED_ROWS, SAMPLED_COLUMNS = 128, 256
+
+
+def matmul_torch(a: torch.Tensor, b: torch.Tensor, *, allow_tf32: bool = False) -> torch.Tensor:
+    """`torch.matmul`: cuBLAS on CUDA, oneDNN or MKL on a CPU.
+
+    Args:
+        a: [M, K].
+        b: [K, N] of the same dtype.
+        allow_tf32: multiply float32 in TF32.
+
+    Returns:
+        [M, N] of the same dtype.
+
+    Raises:
+        UnsupportedError: TF32 away from CUDA.
+    """
+    set_tf32(a.device, allow_tf32)
+    return torch.matmul(a, b)
+
+
+def set_tf32(device: torch.device, allow: bool) -> None:
+    """Makes torch's float32 products TF32 or full precision, said outright rather than left to a default."""
+    if device.type == "cuda":
+        torch.backends.cuda.matmul.fp32_precision = "tf32" if allow else "ieee"
+    elif allow:
+        raise UnsupportedError(f"tfloat32 is a mode of CUDA tensor cores; on {device.type} use float32")
+
+
+def matmul_reference(a: torch.Tensor, b: torch.Tensor, *, allow_tf32: bool = False) -> torch.Tensor:
+    """[M, N] in float64 from the inputs' own values."""
+    return a.double() @ b.double()
+
+
+def make_inputs(workload: Workload, device: torch.device | str, seed: int) -> Inputs:
+    """a [M, K] and b [K, N], K-major; `allow_tf32` for tfloat32."""
+    M, N, K = (workload.axes[axis] for axis in "MNK")
+    draw, dtype = Sampler(device, seed), torch_dtype(workload.dtype)
+    return {
+        "a": draw.normal((M, K), dtype),
+        "b": draw.normal((N, K), dtype).t(),
+        "allow_tf32": workload.dtype == "tfloat32",
+    }
+
+
+def sample(inputs: Inputs) -> tuple[Inputs, Callable[[torch.Tensor], torch.Tensor]]:
+    """The whole of a small product; rows and columns spread over a large one, first and last among them."""
+    a, b = inputs["a"], inputs["b"]
+    (M, K), N = a.shape, b.shape[1]
+    if M * N * K <= CHECK_IN_FULL:
+        return inputs, lambda out: out
+    rows, columns = spread(M, SAMPLED_ROWS, a.device), spread(N, SAMPLED_COLUMNS, a.device)
+    return inputs | {"a": a[rows], "b": b[:, columns]}, lambda out: out[rows][:, columns]
+
+
+def spread(size: int, count: int, device: torch.device) -> torch.Tensor:
+    """Up to `count` indices evenly over range(size), the first and the last included."""
+    return torch.linspace(0, size - 1, min(size, count), device=device).round().long()
+
+
+def work(workload: Workload) -> Work:
+    """2 M N K FLOPs; A, B and C once."""
+    return matmul_work(*(workload.axes[axis] for axis in "MNK"), dtype=workload.dtype)
+
+
+def describe_axes(axes: Mapping[str, int], dtype: str, source: tuple[str, ...]) -> Workload:
+    """A workload of these sizes: decode up to 64 rows, prefill above."""
+    return Workload(axes=axes, dtype=dtype, phase="decode" if axes["M"] <= DECODE_ROWS else "prefill", source=source)
+
+
+def _check(M: int, N: int, K: int, dtype: str = "float32") -> Workload:
+    return describe_axes({"M": M, "N": N, "K": K}, dtype, ("ragged, for correctness",))
+
+
+OP = Op(
+    name="matmul",
+    summary="C[M, N] = A[M, K] @ B[K, N], B K-major",
+    axes={"M": None, "N": None, "K": None},
+    dtypes=("bfloat16", "float16", "tfloat32", "float32"),
+    make_inputs=make_inputs,
+    reference=matmul_reference,
+    eager=matmul_torch,
+    providers={"torch": matmul_torch},
+    work=work,
+    describe_axes=describe_axes,
+    check_workloads=(
+        _check(128, 128, 64),
+        _check(100, 99, 101),
+        _check(33, 17, 31),
+        _check(5, 3, 1),
+        _check(1, 8, 16, "float16"),
+        _check(130, 257, 72, "float16"),
+    ),
+    roles={"a": "resident", "b": "streamed"},
+    sample=sample,
+)
