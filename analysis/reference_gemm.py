@@ -1,7 +1,7 @@
 """What the published gemm columns mean: a linear layer's forward, X [M, K] times W [N, K] transposed, bfloat16 out.
 
 The fp8 operators take bfloat16 activations and quantise them inside the measured time, so those count at 2 bytes.
-Weights rotate over a few copies: only where these together exceed L2 did they come from DRAM.
+Weights rotate over a few copies: only where these together fill L2 did they come from DRAM.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def _part(framework: str, name: str, rows: pd.DataFrame, l2_bytes: int) -> pd.Da
     scales = {"": 0, "tensor": 1, "token": n, "block128": -(-n // BLOCK) * -(-k // BLOCK)}[scale]
     work = matmul_work(m, n, k, dtype="bfloat16", weight_dtype=kind.cached, extra_bytes=4 * scales)
     weight_bytes = storage_bytes(n * k, kind.cached)
-    cold = copies_of_weights(framework, scale, weight_bytes, l2_bytes) * weight_bytes > l2_bytes
+    # At L2 exactly the activations on top push every copy out before its turn comes again.
+    cold = copies_of_weights(framework, scale, weight_bytes, l2_bytes) * weight_bytes >= l2_bytes
     labels = {
         "op": np.where(m > DECODE_ROWS, "matmul", "matmul_decode"),
         "phase": np.where(m > BATCH_ROWS, "prefill", "decode"),

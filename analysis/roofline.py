@@ -230,10 +230,20 @@ def _class(frame: pd.DataFrame, device: Device) -> pd.Series[str]:
     return pd.Series(names, index=frame.index, dtype="str")
 
 
+_NO_POINTS: dict[str, float | str] = dict.fromkeys(
+    (
+        "intensity_flops_per_byte", "tflops_per_s", "gb_per_s", "attainable_us",
+        "fraction_of_datasheet", "fraction_of_measured", "fraction_of_attainable",
+    ),
+    float("nan"),
+) | {"class": "", "reason": ""}  # fmt: skip
+"""The columns that `classify` adds, for a frame without rows."""
+
+
 def points(loaded: Loaded) -> tuple[pd.DataFrame, list[Device]]:
     """All measured cases of all devices, classified; the roofs' own records are no points."""
     seen = devices(loaded)
     rows = loaded.frame[(loaded.frame["status"] == "OK") & ~loaded.frame["op"].isin(ROOF_OPS)]
     by_device = [(rows[rows["device"] == device.name], device) for device in seen]
     parts = [classify(part, device) for part, device in by_device if not part.empty]
-    return (pd.concat(parts, ignore_index=True) if parts else rows.assign(**{"class": "", "reason": ""})), seen
+    return (pd.concat(parts, ignore_index=True) if parts else rows.assign(**_NO_POINTS)), seen

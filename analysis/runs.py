@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -112,7 +111,7 @@ def _environments(path: Path) -> list[Environment]:
 def _taken_at(path: Path) -> datetime:
     times = [_time(str(h.get("taken_at") or "")) for h in _headers(path)]
     known = [t for t in times if t is not None]
-    return max(known) if known else datetime.fromtimestamp(os.stat(path).st_mtime, UTC)
+    return max(known) if known else datetime.fromtimestamp(path.stat().st_mtime, UTC)
 
 
 def _time(text: str) -> datetime | None:

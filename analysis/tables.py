@@ -170,7 +170,8 @@ def provenance(points: pd.DataFrame, devices: Sequence[Device]) -> list[str]:
         versions = ", ".join(sorted(points["counting"].dropna().astype("Int64").astype("str").unique()))
         lines.append(f"counting version {versions or 'not recorded'}: {COUNTED}")
         same = [c for c in HOW[1:] if c not in differing(points)]
-        lines += [f"measured with: {', '.join(f'{c} {points[c].iloc[0] or '-'}' for c in same)}"] if same else []
+        told = ", ".join(f"{c} {points[c].iloc[0] or 'not told'}" for c in same)
+        lines += [f"measured with: {told}"] if same else []
     return lines
 
 
@@ -189,8 +190,8 @@ def status_lines(frame: pd.DataFrame) -> list[str]:
     told = ", ".join(f"{counts.get(s, 0)} {s}" for s in dict.fromkeys(["OK", *counts.index]))
     lines = [told + (f" (and {int(is_roof.sum())} roof records)" if is_roof.any() else "")]
     others = cases[cases["status"] != "OK"]
-    reasons = others.groupby(["status", "detail"], sort=False).size()
-    lines += [f"{n} {status}: {detail}" for (status, detail), n in reasons.items()]  # type: ignore[misc]
+    reasons = others.groupby(["status", "detail"], sort=False).size().reset_index(name="count")
+    lines += (reasons["count"].astype("str") + " " + reasons["status"] + ": " + reasons["detail"]).tolist()
     return lines
 
 

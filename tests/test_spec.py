@@ -41,7 +41,7 @@ def test_key_does_not_depend_on_the_order_the_axes_are_given_in() -> None:
         ({"dtype": "tfloat32"}, "tfloat32"),
     ],
 )
-def test_storage_and_scale_enter_the_key(changes: Mapping[str, str], dtype: str) -> None:
+def test_storage_and_scale_enter_the_key(changes: Mapping[str, Any], dtype: str) -> None:
     assert matmul(**changes).key.split("/")[0] == dtype
 
 
@@ -122,7 +122,7 @@ def test_every_short_dtype_name_is_known_and_others_are_named() -> None:
     assert {dtype_named(short) for short in DTYPE_ALIASES} <= set(COMPUTE_DTYPES)
     assert dtype_named("bf16") == dtype_named("bfloat16") == "bfloat16"
     assert dtype_named("fp8") == "float8_e4m3fn"
-    with pytest.raises(ValueError, match="unknown dtype 'fp4'; known: bfloat16, .*bf16"):
+    with pytest.raises(ValueError, match=r"unknown dtype 'fp4'; known: bfloat16, .*bf16"):
         dtype_named("fp4")
 
 

@@ -1,0 +1,41 @@
+"""The command `python -m analysis`: what records mean. One file a command; nothing heavy is imported at start."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+
+import typer
+
+from analysis.cmd_roofline import roofline
+
+app = typer.Typer(
+    help="What measured records mean: rooflines and tables. Needs neither a GPU nor torch.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def main() -> None:
+    """What measured records mean: rooflines and tables. Needs neither a GPU nor torch."""
+
+
+app.command()(roofline)
+
+
+def run() -> None:
+    """Starts the command with an output that takes any character and no display."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A name that the terminal's encoding lacks must not end a report that is already written.
+            stream.reconfigure(errors="replace")
+    # matplotlib reads this on import and refuses names it does not know; figures here need no backend at all.
+    os.environ["MPLBACKEND"] = "agg"
+    app(prog_name="python -m analysis")
+
+
+if __name__ == "__main__":
+    run()
