@@ -8,6 +8,7 @@ import sys
 
 import typer
 
+from analysis.cmd_reference import reference
 from analysis.cmd_roofline import roofline
 
 app = typer.Typer(
@@ -24,6 +25,7 @@ def main() -> None:
 
 
 app.command()(roofline)
+app.command()(reference)
 
 
 def run() -> None:

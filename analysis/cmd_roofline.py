@@ -53,13 +53,15 @@ def roofline(
     except RecordError as error:
         typer.echo(f"{error}", err=True)
         raise typer.Exit(USAGE) from error
-    notes = run_lines(loaded)
+    # Named and counted before the roofs of another run come in.
+    notes, statuses = run_lines(loaded), status_lines(loaded.frame)
+    runs = list(loaded.environments)
+    title = f"Roofline of run {', '.join(runs)}" if len(runs) < 4 else f"Roofline of {len(runs)} runs"
     loaded, found, warnings = with_roofs(loaded, paths)
     frame, devices = points(loaded)
-    title = f"Roofline of run {', '.join(loaded.environments)}" if len(loaded.environments) < 4 else "Roofline"
     present(
         frame, devices, output or paths[0].parent, title,
-        statuses=status_lines(loaded.frame), notes=[*notes, *found], warnings=warnings, rows=rows, as_json=as_json,
+        statuses=statuses, notes=[*notes, *found], warnings=warnings, rows=rows, as_json=as_json,
     )  # fmt: skip
 
 
@@ -131,16 +133,17 @@ def _print(
 
     # Into a pipe there is no width to fit: rows stay on one line and can be searched.
     console = Console(width=None if sys.stdout.isatty() else 240, markup=False, highlight=False, emoji=False)
+    compared = provider_table(frame)
+    tables = [providers_table(compared), geomeans_table(compared), points_table(frame)]
     for line in [title, *statuses, *notes]:
         console.print(line, soft_wrap=True)
-    compared = provider_table(frame)
-    if compared.baseline:
-        console.print(for_terminal(providers_table(compared), rows))
-        console.print(for_terminal(geomeans_table(compared), rows))
-    else:
-        console.print(compared.note)
-    if len(frame):
-        console.print(for_terminal(points_table(frame), rows))
+    for table in tables:
+        if table.rows:
+            console.print(for_terminal(table, rows))
+        if len(table.rows) > rows:
+            console.print(f"{len(table.rows) - rows} more rows: --rows 0 prints all, the files have them")
+        if table.note:
+            console.print(table.note, soft_wrap=True)
     for line in [*family_lines(frame), *provenance(frame, devices)]:
         console.print(line, soft_wrap=True)
 

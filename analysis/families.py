@@ -12,8 +12,8 @@ ROOFED = ("overhead-bound", "near the ridge", "memory-bound", "compute-bound")
 
 
 def storage_of(points: pd.DataFrame) -> pd.Series[str]:
-    """The dtype, with the storage of weights and KV where it differs, as in a case id."""
-    parts = [("weight_dtype", ".w_"), ("kv_dtype", ".kv_")]
+    """The dtype, with the storage of weights and KV and the scales where they differ, as in a case id."""
+    parts = [("weight_dtype", ".w_"), ("kv_dtype", ".kv_"), ("scale", ".")]
     text = points["dtype"].astype("str")
     for column, mark in parts:
         held = points[column].fillna("").astype("str")
@@ -47,7 +47,7 @@ def _family(rows: pd.DataFrame) -> dict[str, object]:
 
 
 def _sentence(names: dict[str, str], family: dict[str, object], rows: pd.DataFrame) -> str:
-    counts = rows["class"].value_counts()
+    counts = rows["class"].replace("no roofs", "without roofs").value_counts()
     number = len(rows)
     one = str(counts.index[0])
     if len(counts) == 1:
@@ -59,8 +59,9 @@ def _sentence(names: dict[str, str], family: dict[str, object], rows: pd.DataFra
     low, median, high = family["low"], family["median"], family["high"]
     if not (isinstance(low, float) and isinstance(median, float) and isinstance(high, float)):
         return f"{text}; no fraction of attainable applies."
+    span = f"{low:.2f} to {high:.2f} of attainable (median {median:.2f})"
+    text += f", {span}" if f"{low:.2f}" != f"{high:.2f}" else f", {low:.2f} of attainable"
     if number == 1:
-        return f"{text}, {low:.2f} of attainable."
-    text += f", {low:.2f} to {high:.2f} of attainable (median {median:.2f})"
+        return f"{text}."
     gain = f"up to {1 / low:.1f}x" if low < 0.98 else "at the roof"
     return f"{text}; most to gain: {family['worst']}, {gain}."

@@ -36,9 +36,11 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "h", "<", ">", "p", "*", "d", "H", "8")
 PROVIDER_STYLES = ("-", (0, (4, 2)), (0, (1, 1.5)), (0, (4, 1.5, 1, 1.5)))
 WIDTH_IN, PLOT_LEFT_IN, PLOT_WIDTH_IN, PLOT_HEIGHT_IN = 12.6, 0.75, 8.9, 5.6
 TOP_IN, PANEL_TOP_IN, AXIS_IN, CAPTION_LINE_IN = 0.4, 0.35, 0.6, 0.14
+STRIP_IN = 1.55
+"""Width of the strip at the left edge that holds the names of the diagonals."""
 DPI = 130
 CAPTION_COLUMNS = 215
-VECTOR_LIMIT = 5_000
+VECTOR_LIMIT = 10_000
 """With more points the SVG holds them as an image: a browser does not open 100,000 markers."""
 
 
@@ -54,7 +56,8 @@ def roofline_figure(points: pd.DataFrame, devices: Sequence[Device], title: str,
     shown = [d for d in devices if (points["device"] == d.name).any()] or list(devices[:1])
     shown = shown or [Device(name="", recognised="no device")]
     parts = [_drawable(points[points["device"] == d.name]) for d in shown]
-    captions = [_caption(d, *part, notes) for d, part in zip(shown, parts, strict=True)]
+    captions = [_caption(d, *part) for d, part in zip(shown, parts, strict=True)]
+    captions[-1] += _wrapped(notes)
     panel_in = [PANEL_TOP_IN + PLOT_HEIGHT_IN + AXIS_IN + CAPTION_LINE_IN * (len(c) + 1) for c in captions]
     figure = Figure(figsize=(WIDTH_IN, TOP_IN + sum(panel_in)), dpi=DPI)
     FigureCanvasAgg(figure)
@@ -101,14 +104,18 @@ def _drawable(rows: pd.DataFrame) -> tuple[pd.DataFrame, int]:
     return rows[fits], int((~fits).sum())
 
 
-def _caption(device: Device, rows: pd.DataFrame, left_out: int, notes: Sequence[str]) -> list[str]:
+def _caption(device: Device, rows: pd.DataFrame, left_out: int) -> list[str]:
     lines = [device.recognised]
     lines += [f"measured roofs: {device.measured.source}"] if device.measured else []
     if not sets_of(device):
         lines.append("no roofs are known here: points without class or percentages")
-    lines += [*device.notes, *notes]
+    lines += device.notes
     if left_out:
         lines.append(f"{left_out} points without a positive intensity and rate cannot stand on log axes: left out")
+    return _wrapped(lines)
+
+
+def _wrapped(lines: Sequence[str]) -> list[str]:
     return [part for line in lines for part in textwrap.wrap(line, CAPTION_COLUMNS)]
 
 
@@ -118,7 +125,9 @@ def _draw_panel(axes: Axes, rows: pd.DataFrame, device: Device) -> None:
     axes.set(xscale="log", yscale="log", xlim=(view.x_low, view.x_high), ylim=(view.y_low, view.y_high))
     axes.set_xlabel("arithmetic intensity: useful FLOP / compulsory byte")
     axes.set_ylabel("useful TFLOP/s")
-    axes.set_title(f"{device.name or 'no device named'}: {len(rows)} points", fontsize=10, parse_math=False)
+    above = int((rows["tflops_per_s"] > view.y_high).sum())
+    told = f"{device.name or 'no device named'}: {len(rows)} points" + (f", {above} above the picture" if above else "")
+    axes.set_title(told, fontsize=10, parse_math=False)
     axes.grid(which="major", color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
     draw_roofs(axes, device, dtypes, view)
@@ -134,20 +143,23 @@ def _draw_panel(axes: Axes, rows: pd.DataFrame, device: Device) -> None:
 
 
 def _view(rows: pd.DataFrame, device: Device, dtypes: Sequence[str]) -> View:
-    """Limits that show all valid points, the ridges with room for their labels, and free ends of the diagonals."""
+    """Limits that show all valid points, the ridges with room for their labels, and the diagonals with theirs."""
     roofs = flat_roofs(device, dtypes)
-    x, y = rows["intensity_flops_per_byte"], rows["tflops_per_s"]
-    ridges = [r.ridge for r in roofs]
-    x_low = min([x.min() / 5, *(r / 100 for r in ridges)] if len(rows) else [r / 300 for r in ridges] or [0.1])
-    x_high = max([x.max() * 2 if len(rows) else 1e4, *(r * 10 for r in ridges)])
-    flats = [r.tflops for r in roofs]
-    # An absurd time must not squeeze everything else into a line: such points lie outside and are counted.
+    x, y = rows["intensity_flops_per_byte"].tolist(), rows["tflops_per_s"]
+    ridges, flats = [r.ridge for r in roofs], [r.tflops for r in roofs]
+    x_high = max([2 * max(x, default=1e3), *(10 * r for r in ridges)])
+    # Left of the first point lies a strip for the names of the diagonals, left of the ridges one for their labels.
+    first = min([*x, *(r / 30 for r in ridges)], default=0.1)
+    decade_in = (PLOT_WIDTH_IN - STRIP_IN) / math.log10(x_high / first)
+    x_low = first / 10 ** (STRIP_IN / decade_in)
+    # An absurd time must not squeeze everything else into a line: such points lie above the picture and are counted.
     usual = y[y <= 10 * max(flats)] if flats else y
-    y_low = usual.min() / 2.5 if len(usual) else max(flats, default=1.0) / 1e4
-    y_top = max([usual.max() if len(usual) else 0.0, *flats], default=1.0) or 1.0
+    lowest = usual.min() / 2.5 if len(usual) else max(flats, default=1.0) / 100
+    starts = [0.8 * x_low * r.gb_per_s / 1e3 for r in roofs]
+    y_top = max([usual.max() if len(usual) else 1.0, *flats])
     room = 1.7 * 1.22 ** max(len(roofs), 1)
     return View(
-        x_low=float(x_low), x_high=float(x_high), y_low=float(y_low), y_high=float(y_top * room),
+        x_low=float(x_low), x_high=float(x_high), y_low=float(min([lowest, *starts])), y_high=float(y_top * room),
         width_in=PLOT_WIDTH_IN, height_in=PLOT_HEIGHT_IN,
     )  # fmt: skip
 
@@ -156,7 +168,7 @@ def _draw_trajectories(axes: Axes, lines: Sequence[Trajectory]) -> None:
     if not lines:
         return
     styles = provider_styles(lines)
-    named = longest(list(lines), most=6)
+    named = longest(list(lines), most=3 if len(lines) > 60 else 6)
     chosen = {id(line) for line in named}
     faint = min(0.5, max(0.06, 12 / len(lines)))
     for provider, style in styles.items():
@@ -193,7 +205,7 @@ def _label_ends(axes: Axes, named: Sequence[Trajectory]) -> None:
                     ha="left" if right else "right", va="bottom" if up else "top", fontsize=6.5, zorder=7,
                     gid="size-label", bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.4},
                 )  # fmt: skip
-                box = text.get_window_extent()
+                box = text.get_window_extent().padded(2)
                 fits = inside.x0 < box.x0 and box.x1 < inside.x1 and inside.y0 < box.y0 and box.y1 < inside.y1
                 if fits and not any(box.overlaps(other) for other in taken):
                     taken.append(box)
@@ -224,7 +236,7 @@ def _draw_points(axes: Axes, rows: pd.DataFrame) -> None:
         hollow = look == "overhead-bound"
         axes.scatter(
             x, y, s=size * (0.4 if small else 1.0), marker="x" if look == "invalid" else markers[str(op)],
-            facecolors="none" if hollow else colour, edgecolors=colour if look != "solid" else "none",
+            facecolors="none" if hollow else colour, edgecolors=colour if hollow else None,
             linewidths=0.7, alpha=alpha, zorder=4, rasterized=len(rows) > VECTOR_LIMIT,
         )  # fmt: skip
         wide = (below + above).loc[group.index] > 0.02 * y
@@ -249,7 +261,7 @@ def _draw_legend(
         handles.append(_marker("o", "hollow: overhead-bound", "none"))
     if _is_baseline(rows).any():
         others = ", ".join(sorted(set(rows["provider"]) - {OWN_PROVIDER}))
-        handles.append(_marker("o", f"small: {others}; large: {OWN_PROVIDER}", "#444444"))
+        handles.append(_marker("o", textwrap.fill(f"small: {others}", 42), "#444444", size=3.5))
     if (rows["class"] == "invalid").any():
         handles.append(_marker("x", "invalid: above what is possible", "#444444"))
     for provider, style in provider_styles(lines).items() if lines else ():
@@ -272,7 +284,7 @@ def _draw_legend(
         entry.set_parse_math(False)
 
 
-def _marker(marker: str, label: str, face: str) -> Line2D:
+def _marker(marker: str, label: str, face: str, size: float = 6) -> Line2D:
     return Line2D(
-        [], [], linestyle="none", marker=marker, markersize=6, color="#444444", markerfacecolor=face, label=label
+        [], [], linestyle="none", marker=marker, markersize=size, color="#444444", markerfacecolor=face, label=label
     )

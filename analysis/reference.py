@@ -8,18 +8,31 @@ are taken: a standard shape that no framework measured is absent, and counted. W
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from analysis import peaks
 from analysis.frame import Loaded, model_of
 from analysis.reference_attention import attention_columns, mla_columns
-from analysis.reference_gemm import GEMM_OPS, gemm_columns, launches_per_sample
-from analysis.reference_tables import PACKAGE, PACKAGE_VERSION, Table, chosen, read_tables, system_named
+from analysis.reference_gemm import gemm_columns, launches_per_sample
+from analysis.reference_tables import (
+    DOCUMENTED,
+    PACKAGE,
+    PACKAGE_VERSION,
+    Table,
+    chosen,
+    read_tables,
+    system_named,
+)
 from bench.record import Environment, Record, Status, header_json
 from kernels.work import AXES
 
@@ -60,6 +73,7 @@ class Published:
         asked: standard shapes there are.
         absent: those that none of the frameworks read has measured.
         repeats: rows left out because they measured a case again and were slower.
+        unknown: rows left out because the meaning of their dtype is not documented.
     """
 
     loaded: Loaded
@@ -67,6 +81,7 @@ class Published:
     asked: int
     absent: int
     repeats: int
+    unknown: int
 
 
 def run_id(device: str, framework: str, version: str) -> str:
@@ -82,13 +97,16 @@ def standard(device: str, frameworks: Sequence[str] = (), version: str = "") -> 
         PackageMissingError: the package is not installed.
     """
     versions = chosen(device, frameworks, version)
-    shapes, seen, parts, environments, repeats = standard_shapes(), set[int](), [], {}, 0
+    shapes, seen, parts, environments = standard_shapes(), set[int](), [], {}
+    repeats = unknown = 0
     for framework, chosen_version in versions.items():
         run = run_id(device, framework, chosen_version)
         for table in read_tables(device, framework, chosen_version):
-            rows = _at_shapes(_columns(table, device), shapes[shapes["table"] == table.name], table.name)
+            columns = _columns(table, device)
+            rows = _at_shapes(columns, shapes[shapes["table"] == table.name], table.name)
             seen |= set(rows["shape"])
             repeats += table.repeats
+            unknown += len(table.rows) - len(columns)
             environments[run] = _environment(table, device)
             parts.append(_named(rows, run, environments[run]))
     frame = pd.concat(parts, ignore_index=True)
@@ -98,6 +116,7 @@ def standard(device: str, frameworks: Sequence[str] = (), version: str = "") -> 
         asked=len(shapes),
         absent=len(shapes) - len(seen),
         repeats=repeats,
+        unknown=unknown,
     )
 
 
@@ -118,7 +137,7 @@ def table_rows(table: Table, device: str) -> Loaded:
 @cache
 def standard_shapes() -> pd.DataFrame:
     """The standard shapes: `shape` (a number), table, published_dtype, sizes by axis name, source, technique."""
-    sizes = {name: "Int64" for name in ("m", "n", "k", *_HEADS)}
+    sizes = dict.fromkeys(("m", "n", "k", *_HEADS), "Int64")
     shapes = pd.read_csv(SHAPES, dtype=sizes, keep_default_na=False, na_values={name: [""] for name in sizes})
     attention = shapes["op"] != "gemm"
     model = shapes["model"].replace(MODELS)
@@ -138,7 +157,12 @@ def _technique_of(shapes: pd.DataFrame) -> pd.Series[str]:
 
 
 def _columns(table: Table, device: str) -> pd.DataFrame:
-    return READERS[table.name](table, peaks.table()[system_named(device).part].l2_bytes)
+    columns = READERS[table.name](table, peaks.table()[system_named(device).part].l2_bytes)
+    known = DOCUMENTED.get(table.framework)
+    if table.version == known:
+        return columns
+    detail = f"cache, inputs and what the time includes are documented for {table.framework} {known} only"
+    return columns.assign(cache="", data="", includes="", detail=detail)
 
 
 def _at_shapes(rows: pd.DataFrame, shapes: pd.DataFrame, name: str) -> pd.DataFrame:
@@ -198,6 +222,28 @@ def best_of(frame: pd.DataFrame) -> pd.DataFrame:
     rows = frame[frame["launch"] == "graph"].assign(block=frame["scale"] == "block128")
     key = ["device", "op", "dtype", "kv_dtype", "block", *AXES]
     return rows.sort_values("time_us", kind="stable").drop_duplicates(key).sort_index().drop(columns="block")
+
+
+def write_parquet(path: Path, parts: Iterable[pd.DataFrame]) -> Counter[str]:
+    """Writes frames of the same columns one after another, so that all need not be held; returns the rows per op.
+
+    The file appears as a whole, or not at all.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    counts: Counter[str] = Counter()
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with ExitStack() as stack:
+            writer = None
+            for part in parts:
+                table = pa.Table.from_pandas(part, schema=writer.schema if writer else None, preserve_index=False)
+                writer = writer or stack.enter_context(pq.ParquetWriter(unfinished, table.schema, compression="zstd"))
+                writer.write_table(table)
+                counts.update({str(op): int(count) for op, count in part["op"].value_counts().items()})
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return counts
 
 
 def records_text(loaded: Loaded) -> str:

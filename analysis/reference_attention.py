@@ -129,7 +129,7 @@ def _mla_part(table: Table, kv: str, rows: pd.DataFrame) -> pd.DataFrame:
         "detail": ABSORBED_DETAIL if absorbed else "",
     }
     heads, length = rows["num_heads"], rows["isl"] + rows["step"]
-    axes = {"batch": rows["batch_size"], "q_len": rows["isl"], "kv_len": length, "q_heads": heads}
+    axes: dict[str, Any] = {"batch": rows["batch_size"], "q_len": rows["isl"], "kv_len": length, "q_heads": heads}
     kind = Kind("bfloat16", FP8 if kv == "fp8" else "bfloat16")
     if prefill:
         axes |= {"kv_heads": heads, "head_dim": MLA_HEAD, "v_head_dim": MLA_VALUE, "causal": 1}

@@ -64,5 +64,5 @@ def completed(table: Table, parts: list[pd.DataFrame]) -> pd.DataFrame:
         stop_reason="",
         kernel="kernel_source=" + rows["kernel_source"],
     )
-    frame = frame.assign(**{axis: pd.NA for axis in AXES if axis not in frame})
-    return frame.astype({axis: "Int64" for axis in AXES})
+    frame = frame.reindex(columns=[*frame, *(axis for axis in AXES if axis not in frame)])
+    return frame.astype(dict.fromkeys(AXES, "Int64"))

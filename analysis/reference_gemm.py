@@ -14,7 +14,7 @@ import pandas as pd
 
 from analysis.reference_columns import FP8, Kind, completed, storage_columns
 from analysis.reference_tables import Table
-from kernels.work import DECODE_ROWS, matmul_work, storage_bytes
+from kernels.work import DECODE_ROWS, Size, matmul_work, storage_bytes
 
 KINDS: Mapping[str, Kind] = {
     "bfloat16": Kind("bfloat16", "bfloat16"),
@@ -43,20 +43,24 @@ def copies_of_weights(framework: str, scale: str, weight_bytes: Any, l2_bytes: i
 
 
 def launches_per_sample(frame: pd.DataFrame, l2_bytes: int) -> pd.Series[int]:
-    """Launches that one published value of any op is the mean of: graph replays times copies in the graph."""
+    """Launches that one published value of any op is the mean of: graph replays times copies in the graph.
+
+    One where neither is documented.
+    """
     gemm = frame["op"].isin(GEMM_OPS)
     replays = np.where(~gemm & (frame["provider"] == "sglang"), 20, 6)
     copies = pd.Series(1, index=frame.index)
     for (framework, scale, dtype), rows in frame[gemm].groupby(["provider", "scale", "dtype"]):
         weight_bytes = storage_bytes(rows["N"] * rows["K"], str(dtype)).astype("int64")
         copies[rows.index] = copies_of_weights(str(framework), str(scale), weight_bytes, l2_bytes)
-    return copies * replays
+    return (copies * replays).where(frame["cache"] != "", 1)
 
 
 def _part(framework: str, name: str, rows: pd.DataFrame, l2_bytes: int) -> pd.DataFrame:
     kind, scale = KINDS[name], _scale(framework, name)
     m, n, k = rows["m"], rows["n"], rows["k"]
-    scales = {"": 0, "tensor": 1, "token": n, "block128": -(-n // BLOCK) * -(-k // BLOCK)}[scale]
+    # Weight scales, 4 bytes each; with one a token for the activations, the weights have one an output channel.
+    scales: Size = {"": 0, "tensor": 1, "token": n, "block128": -(-n // BLOCK) * -(-k // BLOCK)}[scale]
     work = matmul_work(m, n, k, dtype="bfloat16", weight_dtype=kind.cached, extra_bytes=4 * scales)
     weight_bytes = storage_bytes(n * k, kind.cached)
     # At L2 exactly the activations on top push every copy out before its turn comes again.

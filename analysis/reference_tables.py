@@ -17,6 +17,8 @@ import pandas as pd
 
 PACKAGE = "aiconfigurator-core"
 PACKAGE_VERSION = "0.12.0"
+DOCUMENTED: Mapping[str, str] = {"sglang": "0.5.14", "trtllm": "1.3.0rc20", "vllm": "0.24.0"}
+"""The versions of which it is known what was timed, on which data, and from which cache."""
 INSTALL = f"pip install '{PACKAGE}=={PACKAGE_VERSION}'"
 
 TABLES: Mapping[str, str] = {

@@ -33,11 +33,19 @@ def runs_under(reports: Path) -> list[Found]:
 
 
 def newest_run(reports: Path = REPORTS) -> Path | None:
-    """The newest records file that holds cases; one with roofs alone is no run to report on.
+    """The newest records file with measured cases; one with roofs alone is no run to report on.
 
-    A file that cannot be read counts as holding cases, so that its fault is told and no older run takes its place.
+    Published records come only where nothing was measured: writing them out again makes them no newer run. A file
+    that cannot be read counts as measured, so that its fault is told and no older run takes its place.
     """
-    return next((f.path for f in runs_under(reports) if _has_cases(f.path)), None)
+    published = None
+    for found in runs_under(reports):
+        kind = _kind(found.path)
+        if kind == "measured":
+            return found.path
+        if kind == "published" and published is None:
+            published = found.path
+    return published
 
 
 def with_roofs(loaded: Loaded, given: Collection[Path], reports: Path = REPORTS) -> tuple[Loaded, list[str], list[str]]:
@@ -122,11 +130,14 @@ def _time(text: str) -> datetime | None:
     return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
-def _has_cases(path: Path) -> bool:
+def _kind(path: Path) -> str:
+    """What a file holds: measured, published or roofs."""
     try:
         with path.open(encoding="utf-8-sig") as file:
-            records = (json.loads(line) for line in file if line.strip())
-            cases = [r["case"]["op"] for r in records if "environment" not in r]
-    except (OSError, ValueError, TypeError, KeyError):
-        return True
-    return not cases or any(op not in ROOF_OPS for op in cases)
+            records = [r for r in (json.loads(line) for line in file if line.strip()) if "environment" not in r]
+        cases = [r for r in records if r["case"]["op"] not in ROOF_OPS]
+        if records and not cases:
+            return "roofs"
+        return "published" if cases and all(r.get("timer") == "published" for r in cases) else "measured"
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return "measured"

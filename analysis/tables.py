@@ -69,6 +69,8 @@ def differing(rows: pd.DataFrame) -> list[str]:
 
 def providers_table(compared: ProviderTable) -> Table:
     """Provider against provider: one row a workload, times first, then ratios."""
+    if not compared.baseline:
+        return Table(title="Provider against provider", columns=(), rows=[], note=compared.note)
     others = [p for p in compared.providers if p != compared.baseline]
     texts: dict[str, pd.Series[Any]] = {c: compared.times[c] for c in ("op", "workload", *differing(compared.times))}
     texts |= {f"{p} us": compared.times[p].map(number) for p in compared.providers}
@@ -131,18 +133,18 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def for_terminal(table: Table, most: int) -> RichTable:
-    """The table for a console: its first `most` rows."""
+    """The first `most` rows for a console, without the sentences, which are wider than any console."""
+    from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    left_out = len(table.rows) - most
-    note = [table.note] if table.note else []
-    note += [f"{left_out} more rows: --rows 0 prints all, the files have them"] if left_out > 0 else []
-    made = RichTable(title=table.title, caption="\n".join(note), title_justify="left", caption_justify="left")
-    for column in table.columns:
-        made.add_column(Text(column), justify="right" if column in table.numeric else "left", overflow="fold")
+    made = RichTable(title=table.title, title_justify="left", box=box.SIMPLE_HEAD)
+    shown = [i for i, column in enumerate(table.columns) if column != "reason"]
+    for i in shown:
+        right = table.columns[i] in table.numeric
+        made.add_column(Text(table.columns[i]), justify="right" if right else "left", overflow="fold")
     for row in table.rows[:most]:
-        made.add_row(*map(Text, row))
+        made.add_row(*(Text(row[i]) for i in shown))
     return made
 
 
@@ -158,7 +160,8 @@ def provenance(points: pd.DataFrame, devices: Sequence[Device]) -> list[str]:
     """What the figures rest on: device, chosen peaks and their sources, counting rule, how it was measured."""
     lines = []
     for device in devices:
-        lines.append(f"device: {device.name or 'none named'}; {device.recognised}")
+        known = device.recognised.startswith(device.name)
+        lines.append(device.recognised if known else f"{device.name}: {device.recognised}")
         dtypes = sorted(points.loc[points["device"] == device.name, "dtype"].unique())
         if device.datasheet and device.peaks:
             lines.append(f"datasheet roofs of {device.peaks.device}, dense: {_roofs(device.datasheet, dtypes)}")

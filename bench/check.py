@@ -31,12 +31,12 @@ class Verdict:
 @contextmanager
 def poisoned() -> Iterator[None]:
     """Uninitialised memory reads as NaN inside, so that an output nobody wrote cannot pass."""
-    before, warn = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    before = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms would import inductor, seconds of it
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before, warn_only=warn)
+        torch.set_deterministic_debug_mode(before)
 
 
 def check_case(op: Op, provider: Callable[..., Any], inputs: Inputs) -> Verdict:
@@ -45,7 +45,9 @@ def check_case(op: Op, provider: Callable[..., Any], inputs: Inputs) -> Verdict:
     with poisoned():
         got = provider(**inputs)
     fewer, cut = op.sample(inputs)
-    return judge(_tuple(cut(got)), _tuple(op.eager(**fewer)), _tuple(op.reference(**fewer)))
+    if all(isinstance(output, torch.Tensor) for output in _tuple(got)):
+        got = cut(got)
+    return judge(_tuple(got), _tuple(op.eager(**fewer)), _tuple(op.reference(**fewer)))
 
 
 def judge(got: tuple[Any, ...], eager: tuple[Any, ...], truth: tuple[Any, ...]) -> Verdict:
@@ -55,7 +57,12 @@ def judge(got: tuple[Any, ...], eager: tuple[Any, ...], truth: tuple[Any, ...]) 
         got: the provider's outputs; it may leave out the last ones.
         eager: the yardstick's.
         truth: float64.
+
+    Raises:
+        ValueError: an output without a yardstick or a name would go unjudged.
     """
+    if len(eager) != len(truth) or len(truth) > len(NAMES):
+        raise ValueError(f"{len(eager)} yardsticks for {len(truth)} outputs of {', '.join(NAMES)}")
     figures: dict[str, float] = {}
     problems: list[str] = []
     if not 1 <= len(got) <= len(truth):
@@ -84,7 +91,10 @@ def _judge_one(got: Any, eager: torch.Tensor, truth: torch.Tensor) -> tuple[str,
     wrong = int((~value.isfinite()).sum())
     if wrong:
         return f"{wrong} of {exact.numel()} values are NaN or infinite, the reference's are not", {}
-    return _against_limits(value, eager.double()[~infinite], exact, torch.finfo(got.dtype).eps)
+    yardstick = eager.double()[~infinite]
+    if not yardstick.isfinite().all():
+        return "the yardstick is NaN or infinite where the reference is not: no verdict is possible", {}
+    return _against_limits(value, yardstick, exact, torch.finfo(got.dtype).eps)
 
 
 def _against_limits(

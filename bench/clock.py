@@ -18,6 +18,8 @@ from bench.l2 import MAX_NODES
 
 SAMPLE_S = 1e-3
 """A sample lasts at least this long: CUDA events resolve half a microsecond, a graph's head costs 5 to 8."""
+PROBE_US, PROBE_NODES = 100, 16
+"""A replay under so many microseconds is repeated with so many nodes at least, or its head would pass for launches."""
 WARM_S = 0.2
 
 Launch = Callable[[], object]
@@ -33,6 +35,9 @@ class Clock(Protocol):
     def sample(self) -> float:
         """Microseconds per launch of the next sample."""
 
+    def calibrate(self) -> None:
+        """Measures, on a warm device, what comes off every sample."""
+
 
 def warm(clock: Clock, seconds: float = WARM_S) -> int:
     """Runs the very samples that will be measured until caches, clocks and allocators have settled; how many."""
@@ -40,6 +45,7 @@ def warm(clock: Clock, seconds: float = WARM_S) -> int:
     while time.perf_counter() - start < seconds:
         clock.sample()
         count += 1
+    clock.calibrate()
     return count
 
 
@@ -77,6 +83,9 @@ class CpuClock:
             launch()
         return (time.perf_counter_ns() - start) / 1e3 / self.launches_per_sample
 
+    def calibrate(self) -> None:
+        """Nothing: the call is what is measured."""
+
 
 class CudaEventClock:
     """CUDA events around a stream of launches, for what a graph cannot hold. Includes gaps of a slow host."""
@@ -89,8 +98,9 @@ class CudaEventClock:
         if before:
             self.launches_per_sample = 1
         else:
-            one_us = statistics.median(self.sample() for _ in range(3))
-            self.launches_per_sample = launches_for(one_us / 1e6, len(launches), MAX_NODES)
+            for _ in range(2):  # the first, of few launches, has the host's latency in it
+                one_us = statistics.median(self.sample() for _ in range(3))
+                self.launches_per_sample = launches_for(one_us / 1e6, len(launches), MAX_NODES)
 
     def sample(self) -> float:
         """Microseconds per launch."""
@@ -103,11 +113,15 @@ class CudaEventClock:
 
         return _event_us(launch_all) / self.launches_per_sample
 
+    def calibrate(self) -> None:
+        """Nothing: a stream of launches has no head."""
+
 
 class CudaGraphClock:
     """Replays of a captured graph: no host in the time, and the gap between nodes is part of a launch's period.
 
-    The head of a replay is fitted once from graphs of n and 2n nodes and taken off every sample of 2n.
+    The head of a replay is fitted once, when warm, from graphs of n and 2n nodes and taken off every sample of 2n.
+    Behind a flush one launch is a sample, and its head stays in it.
     """
 
     timer, launch = "cuda_graph", "graph"
@@ -116,16 +130,17 @@ class CudaGraphClock:
         self._before = before
         nodes = 1 if before else launches_for(_one_launch_s(launches), len(launches), MAX_NODES // 2)
         self.launches_per_sample = 1 if before else 2 * nodes
-        half = None if before else _captured(launches, nodes)
+        self._half = None if before else _captured(launches, nodes)
         self._graph = _captured(launches, self.launches_per_sample)
-        self.head_us = self._fit_head(half) if half else 0.0
+        self.head_us = 0.0
 
-    def _fit_head(self, half: torch.cuda.CUDAGraph) -> float:
-        for graph in (half, self._graph):
-            graph.replay()
-        short = statistics.median(_event_us(half.replay) for _ in range(9))
-        long = statistics.median(_event_us(self._graph.replay) for _ in range(9))
-        return max(0.0, 2 * short - long)
+    def calibrate(self) -> None:
+        """Fits the head. The two graphs take turns, so that a clock that still drifts moves both alike."""
+        if not self._half:
+            return
+        _event_us(self._half.replay)
+        pairs = [(_event_us(self._half.replay), _event_us(self._graph.replay)) for _ in range(9)]
+        self.head_us = max(0.0, statistics.median(2 * short - long for short, long in pairs))
 
     def sample(self) -> float:
         """Microseconds per launch, the replay's head taken off."""
@@ -150,9 +165,18 @@ def _one_launch_s(launches: Sequence[Launch]) -> float:
         for launch in launches:
             launch()
     torch.cuda.current_stream().wait_stream(side)
-    graph = _captured(launches, len(launches))
+    one_s, replay_us = _probed(launches, len(launches))
+    if replay_us < PROBE_US:
+        one_s, _ = _probed(launches, len(launches) * math.ceil(PROBE_NODES / len(launches)))
+    return one_s
+
+
+def _probed(launches: Sequence[Launch], nodes: int) -> tuple[float, float]:
+    """(seconds of a launch with its share of the head, microseconds of the replay)."""
+    graph = _captured(launches, nodes)
     graph.replay()
-    return _event_us(graph.replay) / 1e6 / len(launches)
+    replay_us = _event_us(graph.replay)
+    return replay_us / 1e6 / nodes, replay_us
 
 
 def _event_us(work: Launch) -> float:

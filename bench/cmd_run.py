@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import secrets
 from collections import Counter
 from collections.abc import Sequence
@@ -69,7 +70,7 @@ def run(
         )
         session = new_session(device, case_seconds, seed)
     roofs = roof_cases(session.device, session.cache_bytes) if peaks else []
-    sweep([*roofs, *cases], session, output, as_json=as_json)
+    sweep(cases, session, output, roofs=roofs, as_json=as_json)
 
 
 def measure_peaks(
@@ -86,6 +87,8 @@ def measure_peaks(
 
 def new_session(device: str | None, case_seconds: float, seed: int) -> Session:
     """A session on the chosen device. Raises DeviceError or ValueError for a device that cannot be used."""
+    if not math.isfinite(case_seconds):
+        raise ValueError(f"--case-seconds {case_seconds}: wanted a number of seconds")
     chosen = choose_device(device)
     run_id = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{chosen}-{secrets.token_hex(2)}"
     return Session(
@@ -97,18 +100,20 @@ def new_session(device: str | None, case_seconds: float, seed: int) -> Session:
     )
 
 
-def sweep(cases: Sequence[Case], session: Session, output: Path | None, *, as_json: bool) -> None:
-    """Runs the cases in order, writes each record at once, and ends with the documented exit code."""
+def sweep(
+    cases: Sequence[Case], session: Session, output: Path | None, *, roofs: Sequence[Case] = (), as_json: bool
+) -> None:
+    """Runs the roofs and the cases in order, writes each record at once, and ends with the documented exit code."""
     directory = output or REPORTS / f"run-{session.run}"
     path = directory / "records.jsonl"
     with exit_codes(), RecordWriter(path, session.run, session.environment) as writer:
         records = []
-        for number, case in enumerate(cases, start=1):
-            stderr.print(f"[{number}/{len(cases)}] {case.id}", markup=False)
+        for number, case in enumerate((*roofs, *cases), start=1):
+            stderr.print(f"[{number}/{len(roofs) + len(cases)}] {case.id}", markup=False)
             record = run_case(case, session)
             writer.append(record)
             records.append(record)
-    code = exit_code(records)
+    code = exit_code(records, roofs=len(roofs))
     if as_json:
         typer.echo(json.dumps(_document(records, path, code), ensure_ascii=False))
     else:
@@ -116,21 +121,21 @@ def sweep(cases: Sequence[Case], session: Session, output: Path | None, *, as_js
     raise typer.Exit(code)
 
 
-def exit_code(records: Sequence[Record]) -> int:
+def exit_code(records: Sequence[Record], *, roofs: int = 0) -> int:
     """0 all OK, SKIPPED or UNSUPPORTED; 3 none OK; 4 any that failed.
 
-    The roofs count: a run whose cases all failed has not succeeded because its roofs did.
+    The first `roofs` records are measured beside what was asked for: one that failed counts, but a run has not
+    measured anything because its roofs were.
     """
-    statuses = Counter(record.status for record in records)
-    if not statuses[Status.OK]:
+    if all(record.status is not Status.OK for record in records[roofs:]):
         return 3
-    return 4 if any(statuses[status] for status in BAD) else 0
+    return 4 if any(record.status in BAD for record in records) else 0
 
 
 def _document(records: Sequence[Record], path: Path, code: int) -> dict[str, object]:
     return {
         "records": str(path),
-        "counts": Counter(str(record.status) for record in records),
+        "counts": _counts(records),
         "cases": [
             {
                 "case_id": record.case["id"],
@@ -144,6 +149,11 @@ def _document(records: Sequence[Record], path: Path, code: int) -> dict[str, obj
     }
 
 
+def _counts(records: Sequence[Record]) -> dict[str, int]:
+    """How many ended how; OK is named even when there is none."""
+    return {"OK": 0} | Counter(str(record.status) for record in records)
+
+
 def _print(records: Sequence[Record], directory: Path, path: Path) -> None:
     table = Table("case", "median us", "95 % interval", "samples", "stopped by", "cache", "timer", box=None)
     for record in records:
@@ -155,6 +165,6 @@ def _print(records: Sequence[Record], directory: Path, path: Path) -> None:
     Console(highlight=False, width=None if Console().is_terminal else 200).print(table)
     for (status, detail), count in Counter((r.status, r.detail) for r in records if r.status is not Status.OK).items():
         typer.echo(f"{count} {status}: {detail}")
-    counts = Counter(str(record.status) for record in records)
-    typer.echo(", ".join(f"{count} {status}" for status, count in counts.items()) + f"; records: {path}")
+    counts = ", ".join(f"{count} {status}" for status, count in _counts(records).items())
+    typer.echo(f"{counts}; records: {path}")
     typer.echo(f"rates, classes and figure: python -m analysis roofline {directory}")

@@ -2,7 +2,8 @@
 
 Streamed inputs (weights, KV) are copied until one round over the copies is at least three times the last cache;
 resident ones (activations, tables) stay, as in serving. Where that would take more copies than a graph has nodes, a
-buffer larger than the cache is written between samples, outside the timed window, and the record says `flush`.
+buffer larger than the cache is written between samples, outside the timed window, and the record says `flush`. Where
+nothing reports the cache's size, nothing is called cold: the record says `hot`.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ class Rotation:
     """How the inputs of a case are kept cold.
 
     Attributes:
-        cache: cold, flush or resident: what the record says.
+        cache: cold, flush, hot or resident: what the record says.
         copies: sets of streamed inputs.
         streamed_bytes: of one set.
         resident_bytes: of everything else.
-        cache_bytes: the last cache's size.
+        cache_bytes: the last cache's size, 0 where it is not known.
     """
 
     cache: str
@@ -55,6 +56,8 @@ def plan(inputs: Inputs, roles: Mapping[str, str], cache_bytes: int) -> Rotation
     common = {"streamed_bytes": streamed, "resident_bytes": sum(sizes.values()) - streamed, "cache_bytes": cache_bytes}
     if not streamed:
         return Rotation(cache="resident", copies=1, **common)
+    if cache_bytes <= 0:
+        return Rotation(cache="hot", copies=1, **common)
     copies = math.ceil(ROUND_OVER_CACHE * cache_bytes / streamed)
     if copies > MAX_COPIES:
         return Rotation(cache="flush", copies=1, **common)
@@ -72,17 +75,22 @@ def rotate(inputs: Inputs, roles: Mapping[str, str], rotation: Rotation) -> list
     Raises:
         ValueError: the sets do not cover three times the cache, so "cold" would be untrue.
     """
+    streamed = {n: v for n, v in inputs.items() if roles.get(n) == "streamed" and isinstance(v, torch.Tensor)}
     sets = [inputs]
     for _ in range(rotation.copies - 1):
-        copied = {n: v.clone() for n, v in inputs.items() if roles.get(n) == "streamed" and isinstance(v, torch.Tensor)}
-        sets.append(inputs | copied)
-    covered = len(sets) * rotation.streamed_bytes
+        sets.append(inputs | {name: _copy(tensor) for name, tensor in streamed.items()})
+    covered = len(sets) * sum(map(tensor_bytes, streamed.values()))
     if rotation.cache == "cold" and covered < ROUND_OVER_CACHE * rotation.cache_bytes:
         raise ValueError(
             f"a round of {len(sets)} copies covers {covered} bytes, "
             f"not {ROUND_OVER_CACHE} x {rotation.cache_bytes}: not cold"
         )
     return sets
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    """With the same strides, which `clone` keeps only where no memory lies between the values."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
 def flusher(rotation: Rotation, device: str) -> Callable[[], None] | None:

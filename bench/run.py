@@ -11,7 +11,7 @@ import inspect
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
@@ -53,7 +53,7 @@ def run_case(case: Case, session: Session) -> Record:
     try:
         return _run(case, session)
     except UnsupportedError as error:
-        return _ended(case, session, Status.UNSUPPORTED, str(error))
+        return _ended(case, session, Status.UNSUPPORTED, str(error) or "the provider gives no reason")
     except (torch.OutOfMemoryError, MemoryError) as error:
         return _ended(case, session, Status.OUT_OF_MEMORY, _first_line(error))
     except Exception as error:
@@ -64,6 +64,7 @@ def run_case(case: Case, session: Session) -> Record:
 
 def _run(case: Case, session: Session) -> Record:
     op, workload = case.op, case.workload
+    op.work(workload)
     if session.device == "cpu" and case.provider in op.cuda_only:
         return _ended(case, session, Status.SKIPPED, op.cuda_only[case.provider])
     reason = op.unsupported(workload, case.provider)
@@ -83,6 +84,7 @@ def _measure(case: Case, session: Session, rotation: l2.Rotation) -> Record:
     phases: dict[str, float] = {}
     with _phase(phases, "inputs"):
         inputs = op.make_inputs(case.workload, session.device, session.seed)
+        _synchronize(session.device)
     with _phase(phases, "first_call"):
         provider(**inputs)
         _synchronize(session.device)
@@ -126,7 +128,7 @@ def take_samples(clock: Clock, rule: StopRule) -> tuple[list[float], str]:
         if len(times_us) < judge_at and time.perf_counter() - start < rule.budget_s:
             continue
         # Judging sorts the samples, so it is done each time they have grown by a tenth.
-        judge_at = len(times_us) + max(1, len(times_us) // 10)
+        judge_at = min(len(times_us) + max(1, len(times_us) // 10), rule.max_samples)
         reason = rule.reason_to_stop(times_us, time.perf_counter() - start)
         if reason:
             return times_us, reason
@@ -145,6 +147,7 @@ def make_clock(device: str, launches: Sequence[Launch], flush: Launch | None) ->
 def free_bytes(device: str) -> int | None:
     """Memory that a case could take now; None where nothing tells."""
     if device != "cpu":
+        torch.cuda.empty_cache()  # what torch holds of earlier cases is free too, and the driver does not know it
         return int(torch.cuda.mem_get_info()[0])
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
@@ -155,18 +158,12 @@ def free_bytes(device: str) -> int | None:
 
 def _ended(case: Case, session: Session, status: Status, detail: str, **measured: Any) -> Record:
     """A record of this case with everything that is known without running it."""
-    work = case.op.work(case.workload)
     return Record(
         run=session.run,
         case=case.to_json(),
         status=status,
         detail=detail,
-        work={
-            "flops": work.flops,
-            "bytes": work.bytes,
-            "overhead_bytes": work.overhead_bytes,
-            "counting": work.counting,
-        },
+        work=_declared_work(case),
         regime="burst",
         data={"distribution": DISTRIBUTION, "seed": session.seed},
         source_sha256=source_sha256(case.op.name, case.op.make_inputs),
@@ -174,6 +171,14 @@ def _ended(case: Case, session: Session, status: Status, detail: str, **measured
         environment=session.environment,
         **measured,
     )
+
+
+def _declared_work(case: Case) -> dict[str, int]:
+    """Empty where the op cannot count it: the record of that failure says why."""
+    try:
+        return asdict(case.op.work(case.workload))
+    except Exception:
+        return {}
 
 
 @cache

@@ -15,7 +15,7 @@ from bench.suites import SUITES, model_workloads, question_workloads, suite_work
 from kernels.registry import OPS, op_named
 from kernels.spec import Op, Workload, dtype_named
 
-stderr = Console(stderr=True, highlight=False, soft_wrap=True)
+stderr = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 OpsArgument = Annotated[list[str] | None, typer.Argument(help="Ops; all when none is named.", show_default=False)]
 SuiteOption = Annotated[str | None, typer.Option(help=f"Named set of cases: {', '.join(SUITES)}.")]
@@ -35,16 +35,16 @@ JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on s
 
 @contextmanager
 def exit_codes() -> Iterator[None]:
-    """Usage errors end with exit code 2 and an unusable device with 3, each told in one message."""
+    """Usage errors end with exit code 2 and an unusable device with 3, each told in one message.
+
+    An output that cannot be written is a usage error too.
+    """
     try:
         yield
-    except DeviceError as error:
-        stderr.print(f"[red]error:[/red] {error}", markup=True)
-        raise typer.Exit(3) from error
-    except ValueError as error:
+    except (DeviceError, ValueError, OSError) as error:
         stderr.print("[red]error:[/red]", end=" ")
         stderr.print(str(error), markup=False)
-        raise typer.Exit(2) from error
+        raise typer.Exit(3 if isinstance(error, DeviceError) else 2) from error
 
 
 def chosen_cases(
@@ -64,16 +64,19 @@ def chosen_cases(
     Raises:
         ValueError: an unknown name or a combination that means nothing; says what is known.
     """
-    chosen = [op_named(name) for name in ops] if ops else list(OPS)
+    chosen = [op_named(name) for name in dict.fromkeys(ops)] if ops else list(OPS)
     wanted = tuple(dtype_named(name) for name in _split(dtypes))
     if sum((suite is not None, bool(sets), model is not None)) > 1:
         raise ValueError("--suite, --set and --model each say which sizes: give one of them")
+    if tp != 1 and model is None:
+        raise ValueError("--tp says how a model is split: give --model too")
     if sets:
         by_op = _question(chosen, sets, wanted)
-    elif model:
+    elif model is not None:
         by_op = model_workloads(model, tp, wanted or ("bfloat16",))
     else:
-        by_op = _of_dtypes(suite_workloads(suite or default_suite), wanted)
+        of_suite = suite_workloads(default_suite if suite is None else suite)
+        by_op = _of_dtypes({op.name: of_suite.get(op.name, []) for op in chosen}, wanted)
     cases = [
         Case(op, provider, workload)
         for op in chosen
@@ -86,7 +89,11 @@ def chosen_cases(
 def _question(chosen: Sequence[Op], sets: Sequence[str], dtypes: Sequence[str]) -> dict[str, list[Workload]]:
     if len(chosen) != 1:
         raise ValueError(f"--set asks about one op: name it first, one of {', '.join(op.name for op in OPS)}")
-    sizes = dict(_axis_sizes(text) for text in sets)
+    sizes: dict[str, tuple[int, ...]] = {}
+    for axis, several in map(_axis_sizes, sets):
+        if axis in sizes:
+            raise ValueError(f"--set {axis} is given twice: give all its sizes at once, such as {axis}=1,16")
+        sizes[axis] = several
     workloads = question_workloads(chosen[0], sizes, dtypes or ("bfloat16",), ("asked for on the command line",))
     return {chosen[0].name: list(workloads)}
 
@@ -100,6 +107,10 @@ def _axis_sizes(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def _of_dtypes(by_op: Mapping[str, Sequence[Workload]], dtypes: Sequence[str]) -> dict[str, list[Workload]]:
+    there = {w.dtype: None for workloads in by_op.values() for w in workloads}
+    for dtype in dtypes:
+        if dtype not in there:
+            raise ValueError(f"no case of these ops in this suite has dtype {dtype}; they have: {', '.join(there)}")
     return {op: [w for w in workloads if not dtypes or w.dtype in dtypes] for op, workloads in by_op.items()}
 
 

@@ -11,9 +11,11 @@ import math
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own documentation calls it F
+from torch.backends.cuda import SDPAParams, can_use_efficient_attention, can_use_flash_attention
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 
+from kernels.matmul import set_tf32
 from kernels.spec import UnsupportedError
 
 BACKENDS = {"torch_flash": SDPBackend.FLASH_ATTENTION, "torch_cudnn": SDPBackend.CUDNN_ATTENTION}
@@ -21,6 +23,21 @@ CUDA_ONLY = {
     "torch_flash": "SDPA's FlashAttention backend is a CUDA library; the CPU has one SDPA kernel: provider torch",
     "torch_cudnn": "cuDNN runs on CUDA only",
 }
+NO_LOWER_RIGHT = "SDPA's cuDNN backend has a bottom-right causal mask only as q_len x kv_len values made at each call"
+
+
+WIDEST_HEAD = 256
+
+
+def check_shapes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+    """Raises ValueError unless q, k and v fit together as the module's docstring says, with heads up to 256 wide."""
+    shapes = f"q {list(q.shape)} {q.dtype}, k {list(k.shape)} {k.dtype}, v {list(v.shape)} {v.dtype}"
+    if {q.ndim, k.ndim, v.ndim} != {4} or k.shape[:3] != v.shape[:3] or q.shape[::3] != k.shape[::3]:
+        raise ValueError(f"wanted q [B, Sq, Hq, D], k [B, Skv, Hkv, D], v [B, Skv, Hkv, Dv], got {shapes}")
+    if not q.dtype == k.dtype == v.dtype:
+        raise ValueError(f"wanted one dtype, got {shapes}")
+    if q.shape[2] % max(1, k.shape[2]) or max(q.shape[3], v.shape[3]) > WIDEST_HEAD:
+        raise ValueError(f"wanted Hq a multiple of Hkv and heads up to {WIDEST_HEAD} wide, got {shapes}")
 
 
 def visible_keys(
@@ -49,9 +66,10 @@ def visible_keys(
 def masked_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: torch.Tensor, *, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """softmax(q k^T * scale) v over the keys in `seen`, in the tensors' own precision but a float32 softmax.
+    """softmax(q k^T * scale) v over the keys in `seen`, in the tensors' own precision but float32 scores and softmax.
 
-    In float64 it is the truth; in a kernel's storage dtype it is the yardstick of the error rule.
+    In float64 it is the truth; in a kernel's storage dtype it is the yardstick of the error rule: like a kernel, it
+    accumulates scores in float32 (float16 ones would overflow past 65504) and rounds only the weights.
 
     Args:
         q, k, v: as in the module's docstring.
@@ -65,18 +83,21 @@ def masked_attention(
     Hkv = k.shape[2]
     grouped = q.reshape(B, Sq, Hkv, Hq // Hkv, D).permute(0, 2, 3, 1, 4)
     soft = torch.float64 if q.dtype == torch.float64 else torch.float32
-    scores = torch.matmul(grouped, k.permute(0, 2, 3, 1)[:, :, None]).to(soft) * (scale or 1 / math.sqrt(D))
+    set_tf32(q.device, False)
+    scores = torch.matmul(grouped.to(soft), k.to(soft).permute(0, 2, 3, 1)[:, :, None])
+    scores = scores * (1 / math.sqrt(D) if scale is None else scale)
     scores = scores.masked_fill(~seen[:, None, None], -math.inf)
     lse = torch.logsumexp(scores, dim=-1)
-    weights = torch.exp(scores - lse[..., None]).masked_fill(~seen[:, None, None], 0)
+    weights = torch.softmax(scores, dim=-1).masked_fill(~seen[:, None, None], 0)
+    v = v.masked_fill(~seen.any(dim=1)[:, :, None, None], 0)  # 0 x NaN is NaN: what lies past the keys stays out
     out = torch.matmul(weights.to(q.dtype), v.permute(0, 2, 1, 3)[:, :, None])
     return out.permute(0, 3, 1, 2, 4).reshape(B, Sq, Hq, v.shape[3]), lse.reshape(B, Hq, Sq)
 
 
 def sdpa_backend(
-    provider: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: torch.Tensor | None = None
+    provider: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool, seen: torch.Tensor | None = None
 ) -> SDPBackend:
-    """The backend a torch provider pins for head-major [B, H, S, D] tensors, under a mask or without.
+    """The backend that `sdpa` pins for a torch provider; arguments as there.
 
     `torch` is what `scaled_dot_product_attention` would choose by itself; the others say it in their name.
 
@@ -85,8 +106,17 @@ def sdpa_backend(
     """
     if provider in BACKENDS:
         return BACKENDS[provider]
-    gqa = q.shape[1] != k.shape[1]
-    backend = SDPBackend(torch._fused_sdp_choice(q, k, v, seen, enable_gqa=gqa))
+    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    gqa, square = q.shape[1] != k.shape[1], q.shape[2] == k.shape[2]
+    if causal and seen is None and not square:
+        # torch's bottom-right mask has an order of its own, which pinning another backend would turn into a dense mask.
+        problem = SDPAParams(q, k, v, None, 0.0, False, gqa)
+        if can_use_flash_attention(problem):
+            return SDPBackend.FLASH_ATTENTION
+        if can_use_efficient_attention(problem):
+            return SDPBackend.EFFICIENT_ATTENTION
+    top_left = causal and seen is None and square
+    backend = SDPBackend(torch._fused_sdp_choice(q, k, v, seen, 0.0, top_left, enable_gqa=gqa))
     if backend == SDPBackend.MATH and gqa:
         raise UnsupportedError("SDPA has only its math backend for this, which expands K and V to the query heads")
     return backend
@@ -115,13 +145,15 @@ def sdpa(
     Raises:
         UnsupportedError: the backend refuses the problem.
     """
+    set_tf32(q.device, False)
+    backend = sdpa_backend(provider, q, k, v, causal=causal, seen=seen)
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     Sq, Skv = q.shape[2], k.shape[2]
     mask = seen
     if mask is None and causal and Sq != Skv:
         mask = causal_lower_right(Sq, Skv)
     try:
-        with sdpa_kernel(sdpa_backend(provider, q, k, v, seen)):
+        with sdpa_kernel(backend):
             out = F.scaled_dot_product_attention(
                 q, k, v, attn_mask=mask, is_causal=causal and mask is None, enable_gqa=q.shape[1] != k.shape[1]
             )

@@ -13,7 +13,7 @@ from functools import partial
 
 import torch
 
-from kernels.attention import CUDA_ONLY, masked_attention, sdpa, sdpa_backend, visible_keys
+from kernels.attention import CUDA_ONLY, NO_LOWER_RIGHT, masked_attention, sdpa, sdpa_backend, visible_keys
 from kernels.inputs import Sampler, torch_dtype
 from kernels.matmul import spread
 from kernels.optional import flash_attn
@@ -105,7 +105,7 @@ def make_inputs(workload: Workload, device: torch.device | str, seed: int) -> In
 
 def validate(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kv_lens: torch.Tensor, *, ragged: bool) -> None:
     """Raises ValueError when a length lies outside the allocation."""
-    low, high = int(kv_lens.min()), int(kv_lens.max())
+    low, high = map(int, kv_lens.aminmax()) if kv_lens.numel() else (0, 0)
     if low < 0 or high > k.shape[1]:
         raise ValueError(f"kv_lens must lie in 0..{k.shape[1]} (the allocated keys), got {low}..{high}")
 
@@ -163,7 +163,9 @@ def unsupported(workload: Workload, provider: str) -> str | None:
     if provider == "flash_attn":
         return "flash-attn computes in float16 and bfloat16 only" if workload.dtype == "float32" else None
     if provider.startswith("torch") and min(lens) < a["q_len"]:
-        return f"SDPA gives NaN for queries that see no key (a sequence of {min(lens)} for q_len={a['q_len']})"
+        return f"SDPA promises no value for queries that see no key (length {min(lens)}, q_len={a['q_len']})"
+    if provider == "torch_cudnn" and 1 < a["q_len"] < a["kv_len"] and set(lens) == {a["kv_len"]}:
+        return NO_LOWER_RIGHT
     return None
 
 
@@ -173,9 +175,9 @@ def facts(provider: str, inputs: Inputs) -> Mapping[str, str]:
         return {}
     q, k, v = (inputs[name] for name in ("q", "k", "v"))
     seen = visible_of(q, k, inputs["kv_lens"])[:, None] if inputs["ragged"] else None
-    q = packed(q, k.shape[2]) if q.shape[1] == 1 else q
-    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    return {"sdpa_backend": sdpa_backend(provider, q, k, v, seen).name}
+    several = q.shape[1] > 1
+    q = q if several else packed(q, k.shape[2])
+    return {"sdpa_backend": sdpa_backend(provider, q, k, v, causal=several, seen=seen).name}
 
 
 def describe_axes(axes: Mapping[str, int], dtype: str, source: tuple[str, ...]) -> Workload:

@@ -12,16 +12,17 @@ from functools import partial
 
 import torch
 
-from kernels.attention import CUDA_ONLY, masked_attention, sdpa, sdpa_backend, visible_keys
+from kernels.attention import CUDA_ONLY, NO_LOWER_RIGHT, masked_attention, sdpa, sdpa_backend, visible_keys
 from kernels.inputs import Sampler, torch_dtype
 from kernels.matmul import spread
 from kernels.optional import flash_attn
-from kernels.spec import Inputs, Op, Outputs, Workload
+from kernels.spec import Inputs, Op, Outputs, UnsupportedError, Workload
 from kernels.work import Work, attention_work, keys_read, unmasked_pairs
 
 CHECK_IN_FULL = 2**22
 """Scores up to which the float64 reference is computed whole; above it a sample of queries and heads."""
 SAMPLED_QUERIES, SAMPLED_KV_HEADS = 64, 2
+NO_WINDOW = "SDPA has no sliding window without a mask of q_len x kv_len values"
 
 
 def attention_prefill_torch(
@@ -31,10 +32,15 @@ def attention_prefill_torch(
     *,
     causal: bool,
     window: int = 0,
-    q_positions: torch.Tensor | None = None,
     provider: str = "torch",
 ) -> torch.Tensor:
-    """torch's SDPA with the backend that `provider` names; [B, Sq, Hq, Dv]. See `kernels.attention.sdpa`."""
+    """torch's SDPA with the backend that `provider` names; [B, Sq, Hq, Dv]. See `kernels.attention.sdpa`.
+
+    Raises:
+        UnsupportedError: a window, or a problem that the backend refuses.
+    """
+    if window:
+        raise UnsupportedError(NO_WINDOW)
     return sdpa(provider, q, k, v, causal=causal)
 
 
@@ -140,10 +146,14 @@ def unsupported(workload: Workload, provider: str) -> str | None:
         return f"{a['q_heads']} query heads do not divide among {a['kv_heads']} KV heads"
     if provider == "flash_attn":
         return "flash-attn computes in float16 and bfloat16 only" if workload.dtype == "float32" else None
+    if not provider.startswith("torch"):
+        return None
     if a.get("window"):
-        return "SDPA has no sliding window without a mask of q_len x kv_len values"
+        return NO_WINDOW
     if a["causal"] and a["q_len"] > a["kv_len"]:
-        return "SDPA's bottom-right mask gives NaN for queries that see no key (q_len > kv_len)"
+        return "SDPA promises no value for queries that see no key (q_len > kv_len)"
+    if a["causal"] and a["q_len"] < a["kv_len"] and provider == "torch_cudnn":
+        return NO_LOWER_RIGHT
     return None
 
 
@@ -151,8 +161,8 @@ def facts(provider: str, inputs: Inputs) -> Mapping[str, str]:
     """Which SDPA backend ran."""
     if not provider.startswith("torch"):
         return {}
-    heads_first = (inputs[name].transpose(1, 2) for name in ("q", "k", "v"))
-    return {"sdpa_backend": sdpa_backend(provider, *heads_first).name}
+    q, k, v = (inputs[name] for name in ("q", "k", "v"))
+    return {"sdpa_backend": sdpa_backend(provider, q, k, v, causal=inputs["causal"]).name}
 
 
 def describe_axes(axes: Mapping[str, int], dtype: str, source: tuple[str, ...]) -> Workload:

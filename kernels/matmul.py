@@ -73,7 +73,7 @@ def sample(inputs: Inputs) -> tuple[Inputs, Callable[[torch.Tensor], torch.Tenso
 
 def spread(size: int, count: int, device: torch.device) -> torch.Tensor:
     """Up to `count` indices evenly over range(size), the first and the last included."""
-    return torch.linspace(0, size - 1, min(size, count), device=device).round().long()
+    return torch.linspace(0, size - 1, min(size, count), device=device, dtype=torch.float64).round().long()
 
 
 def work(workload: Workload) -> Work:

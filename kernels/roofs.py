@@ -6,6 +6,7 @@ under it are measured by.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -40,7 +41,7 @@ def _vectors(workload: Workload, device: torch.device | str, seed: int) -> Input
 
 def _two_vectors(workload: Workload, device: torch.device | str, seed: int) -> Inputs:
     inputs = _vectors(workload, device, seed)
-    return inputs | {"y": torch.empty_like(inputs["x"])}
+    return inputs | {"y": torch.full_like(inputs["x"], math.nan)}  # a value nobody writes cannot pass
 
 
 def _every_so_often(inputs: Inputs) -> tuple[Inputs, Callable[[torch.Tensor], torch.Tensor]]:

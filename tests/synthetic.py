@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.record import Environment, Record, RecordWriter, Status
 from kernels.spec import Workload
-from kernels.work import Work, attention_work, matmul_work
+from kernels.work import Work, attention_work, matmul_work, unmasked_pairs
 
 H100 = Environment(
     device_type="cuda", device_name="NVIDIA H100 80GB HBM3", compute_capability="9.0", sm_count=132,
@@ -24,12 +24,14 @@ NAMELESS = Environment(device_type="cuda")
 CPU = Environment(
     device_type="cpu", device_name="Example CPU 9000", threads=2, l2_bytes=32 << 20, taken_at="2026-03-01T09:00:00Z"
 )
+Roof = tuple[float, float, float]
+"""TFLOP/s, GB/s, launch us."""
 MEASURED_WITH = {"timer": "cuda_graph", "cache": "cold", "regime": "burst", "launch": "graph"}
 
 
 def record(
     run: str, op: str, workload: Workload, work: Work, *, provider: str = "triton", times_us: Sequence[float] = (),
-    share: float = 0.8, status: Status = Status.OK, detail: str = "", device: tuple[float, float, float] = (989, 3350, 0),
+    share: float = 0.8, status: Status = Status.OK, detail: str = "", device: Roof = (989, 3350, 0),
     **how: Any,
 ) -> Record:  # fmt: skip
     """One record; without times, the time at a share of a roof of (TFLOP/s, GB/s, launch us)."""
@@ -65,7 +67,11 @@ def attention(
     axes = {"batch": batch, "q_len": q_len, "kv_len": kv_len, **heads, **({"window": window} if window else {})}
     decode = q_len == 1
     workload = Workload(axes=axes, dtype=dtype, phase="decode" if decode else "prefill", technique="kv_cache")
-    work = attention_work(batch, q_len, kv_len, 32, 8, 128, 128, causal=True, window=window, dtype=dtype)
+    pairs = unmasked_pairs(q_len, kv_len, causal=True, window=window or 0)
+    work = attention_work(
+        batch=batch, q_heads=32, kv_heads=8, q_len=q_len, pairs=batch * pairs, kv_tokens=batch * kv_len,
+        head_dim=128, v_head_dim=128, dtype=dtype,
+    )  # fmt: skip
     return record(run, "attention_decode" if decode else "attention_prefill", workload, work, **options)
 
 
@@ -90,7 +96,7 @@ def roofs(
 def cpu_run(run: str) -> list[Record]:
     """Forty cases of a CPU with roofs of its own, 0.15 TFLOP/s and 20 GB/s."""
     device = (0.15, 20.0, 1.0)
-    how = {"timer": "cpu_wall", "launch": "call", "device": device}
+    how: dict[str, Any] = {"timer": "cpu_wall", "launch": "call", "device": device}
     made = roofs(run, {"float32": 0.15}, 20.0, 1.0, timer="cpu_wall")
     for k in (512, 1024, 2048):
         for i, m in enumerate((1, 4, 16, 64, 256, 1024)):

@@ -68,7 +68,12 @@ def test_another_torch_is_not_built_on(torch: str, cuda: str | None, triton: str
 
 @pytest.mark.parametrize(("torch", "triton"), [("2.11.0+cu130", "3.6.0"), ("2.13.0", "3.9.4"), ("3.0.1", "3.7.1")])
 def test_the_supported_range_is_built_on(torch: str, triton: str) -> None:
-    assert plan(Found(torch, "13.0", triton, ())).on_system
+    made = plan(Found(torch, "13.0", triton, ()))
+    assert made.on_system
+    assert [pin for pin in made.constraints if pin.startswith(("torch==", "triton=="))] == [
+        f"torch=={torch}",
+        f"triton=={triton}",
+    ]
 
 
 def fake_python(folder: Path, body: str) -> str:

@@ -1,0 +1,314 @@
+"""The Triton provider of op attention_decode: 1 to 8 new tokens per sequence over its KV cache.
+
+The query heads of one KV head and the new tokens are packed into the rows of one tile, so that K and V are read once.
+The keys of a sequence are split over programs (`splits_for` holds the rule) until every SM has bytes in flight; each
+split writes its own normalised output and log-sum-exp, and a second kernel merges them in a fixed order: no atomics,
+the same bits every time. A split that has no keys writes -inf and leaves. One split writes the output itself.
+
+Bound: DRAM (intensity about Sq x Hq / Hkv FLOP/byte in bfloat16); the launch floor for short caches.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra import cuda
+
+from kernels.attention import check_shapes
+from kernels.launch import OPTIONS, sm_count
+from kernels.softmax import LN_2, LOG2_E, finished, load_rows, softmax_step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Launch parameters.
+
+    Attributes:
+        block_n: keys of a tile.
+        num_warps, num_stages: of the compiler.
+        ctas_per_sm: programs of the first kernel that an SM holds, by its shared memory; the split rule fills them.
+        splits: programs that share a sequence's keys; 0 lets `splits_for` decide.
+        pdl: launch the merge early, to wait inside for the first kernel (programmatic dependent launch).
+    """
+
+    block_n: int
+    num_warps: int = 4
+    num_stages: int = 3
+    ctas_per_sm: int = 2
+    splits: int = 0
+    pdl: bool = False
+
+
+HALF = {
+    64: (Config(block_n=128, num_stages=3, ctas_per_sm=2), Config(block_n=64, num_stages=4, ctas_per_sm=3)),
+    128: (
+        Config(block_n=64, num_stages=3, ctas_per_sm=2),
+        Config(block_n=128, num_stages=2, ctas_per_sm=1),
+        Config(block_n=64, num_stages=3, ctas_per_sm=2, pdl=True),
+    ),
+    256: (Config(block_n=32, num_stages=3, ctas_per_sm=2), Config(block_n=64, num_stages=2, ctas_per_sm=1)),
+}
+EXACT = {width: (Config(block_n=32, num_stages=2, ctas_per_sm=2),) for width in (64, 128, 256)}
+MAX_QUERIES, MAX_SPLITS = 8, 64
+MERGE_KEYS = 128
+"""What a second kernel and its partials cost, in keys of one split's walk; only ranks numbers of splits."""
+
+
+def configs_for(dtype: torch.dtype, width: int) -> tuple[Config, ...]:
+    """The configurations for a padded head width, the default first."""
+    return EXACT[width] if dtype == torch.float32 else HALF[width]
+
+
+def splits_for(sequences: int, kv_heads: int, longest: int, config: Config, sms: int) -> int:
+    """Over how many programs the keys of a sequence are shared.
+
+    The number whose slowest SM is done first: whole waves of programs over the slots of the machine, each as long as
+    its share of the keys in whole tiles. Ties go to fewer splits; a merge costs MERGE_KEYS.
+
+    Args:
+        sequences: batch.
+        kv_heads: KV heads of this GPU.
+        longest: keys of the longest sequence.
+        config: tile and residency; its `splits` wins when set.
+        sms: SMs of the device.
+    """
+    if config.splits:
+        return config.splits
+    tiles = max(1, triton.cdiv(longest, config.block_n))
+    slots = sms * config.ctas_per_sm
+
+    def cost(splits: int) -> float:
+        waves = triton.cdiv(sequences * kv_heads * splits, slots)
+        return float(waves * triton.cdiv(tiles, splits) * config.block_n + (MERGE_KEYS if splits > 1 else 0))
+
+    return min(range(1, min(tiles, MAX_SPLITS) + 1), key=cost)
+
+
+@triton.jit
+def _walk(
+    acc, m, total, q, k, v, batch, kv_head, lo, hi, q_positions, kv_len, scale_log2,
+    stride_kb, stride_ks, stride_kh, stride_kd, stride_vb, stride_vs, stride_vh, stride_vd,
+    D: tl.constexpr, DV: tl.constexpr, BLOCK_N: tl.constexpr, WIDTH: tl.constexpr, WIDTH_V: tl.constexpr,
+    MASKED: tl.constexpr,
+):  # fmt: skip
+    for start in range(lo, hi, BLOCK_N):
+        keys = load_rows(
+            k, batch, start, kv_head, stride_kb, stride_ks, stride_kh, stride_kd, kv_len, D, BLOCK_N, WIDTH, False
+        )
+        qk = tl.dot(q, keys.T, input_precision="ieee")
+        if MASKED:
+            places = start + tl.arange(0, BLOCK_N)
+            seen = (places < hi)[None, :] & (places[None, :] <= q_positions[:, None])
+            qk = tl.where(seen, qk, float("-inf"))
+        p, m, total, alpha = softmax_step(qk, m, total, scale_log2, MASKED)
+        values = load_rows(
+            v, batch, start, kv_head, stride_vb, stride_vs, stride_vh, stride_vd, kv_len, DV, BLOCK_N, WIDTH_V, False
+        )
+        acc = tl.dot(p.to(values.dtype), values, acc * alpha[:, None], input_precision="ieee")
+    return acc, m, total
+
+
+@triton.jit
+def _attention_decode_kernel(
+    q, k, v, kv_lens, out, lse, partial, partial_lse, q_len, kv_heads, group, splits, scale_log2,
+    stride_qb, stride_qs, stride_qh, stride_qd, stride_kb, stride_ks, stride_kh, stride_kd,
+    stride_vb, stride_vs, stride_vh, stride_vd,
+    D: tl.constexpr, DV: tl.constexpr, WIDTH: tl.constexpr, WIDTH_V: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr, LSE: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    program = tl.program_id(0)
+    split = program % splits
+    kv_head = (program // splits) % kv_heads
+    batch = program // (splits * kv_heads)
+    rows = tl.arange(0, BLOCK_M)
+    token = rows // group
+    head = kv_head * group + rows % group
+    inside = token < q_len
+    kv_len = tl.load(kv_lens + batch)
+    share = tl.cdiv(tl.cdiv(kv_len, BLOCK_N), splits) * BLOCK_N
+    lo = split * share
+    hi = min(kv_len, lo + share)
+    q_positions = token + (kv_len - q_len)
+    d = tl.arange(0, WIDTH)
+    q_rows = q + batch.to(tl.int64) * stride_qb + token.to(tl.int64) * stride_qs + head.to(tl.int64) * stride_qh
+    q_tile = tl.load(q_rows[:, None] + d[None, :] * stride_qd, mask=inside[:, None] & (d < D)[None, :], other=0.0)
+    m = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, WIDTH_V], tl.float32)
+    if lo < hi:
+        # Keys that every packed row sees; the others lie in the last tiles of the sequence.
+        seen_by_all = max(lo, min(hi, kv_len - q_len + 1))
+        full = lo + (seen_by_all - lo) // BLOCK_N * BLOCK_N
+        acc, m, total = _walk(
+            acc,
+            m,
+            total,
+            q_tile,
+            k,
+            v,
+            batch,
+            kv_head,
+            lo,
+            full,
+            q_positions,
+            kv_len,
+            scale_log2,
+            stride_kb,
+            stride_ks,
+            stride_kh,
+            stride_kd,
+            stride_vb,
+            stride_vs,
+            stride_vh,
+            stride_vd,
+            D,
+            DV,
+            BLOCK_N,
+            WIDTH,
+            WIDTH_V,
+            False,
+        )
+        acc, m, total = _walk(
+            acc,
+            m,
+            total,
+            q_tile,
+            k,
+            v,
+            batch,
+            kv_head,
+            full,
+            hi,
+            q_positions,
+            kv_len,
+            scale_log2,
+            stride_kb,
+            stride_ks,
+            stride_kh,
+            stride_kd,
+            stride_vb,
+            stride_vs,
+            stride_vh,
+            stride_vd,
+            D,
+            DV,
+            BLOCK_N,
+            WIDTH,
+            WIDTH_V,
+            True,
+        )
+    if PDL:
+        cuda.gdc_launch_dependents()
+    result, row_lse = finished(acc, m, total)
+    dv = tl.arange(0, WIDTH_V)
+    # Rows of all outputs are (batch, token, head), the partials' with the split before the width.
+    flat = (batch.to(tl.int64) * q_len + token) * (kv_heads * group) + head
+    if SPLIT:
+        tl.store(partial_lse + flat * splits + split, row_lse, mask=inside)
+        if lo < hi:
+            spot = partial + (flat * splits + split)[:, None] * DV + dv[None, :]
+            tl.store(spot, result, mask=inside[:, None] & (dv < DV)[None, :])
+    else:
+        spot = out + flat[:, None] * DV + dv[None, :]
+        tl.store(spot, result.to(out.dtype.element_ty), mask=inside[:, None] & (dv < DV)[None, :])
+        if LSE:
+            tl.store(lse + (batch.to(tl.int64) * (kv_heads * group) + head) * q_len + token, row_lse, mask=inside)
+
+
+@triton.jit
+def _merge_kernel(
+    partial, partial_lse, out, lse, q_len, q_heads, splits,
+    DV: tl.constexpr, WIDTH_V: tl.constexpr, MOST_SPLITS: tl.constexpr, LSE: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    flat = tl.program_id(0).to(tl.int64)
+    parts = tl.arange(0, MOST_SPLITS)
+    dv = tl.arange(0, WIDTH_V)
+    if PDL:
+        cuda.gdc_wait()
+    each = tl.load(partial_lse + flat * splits + parts, mask=parts < splits, other=float("-inf")) / LN_2
+    most = tl.max(each, 0)
+    shift = tl.where(most == float("-inf"), 0.0, most)
+    total = tl.sum(tl.exp2(each - shift), 0)
+    acc = tl.zeros([WIDTH_V], tl.float32)
+    for split in range(splits):
+        part_lse = tl.load(partial_lse + flat * splits + split) / LN_2
+        value = tl.load(partial + (flat * splits + split) * DV + dv, mask=dv < DV, other=0.0)
+        # An empty split wrote no output: what lies there must not reach the sum, not even times 0.
+        acc += tl.exp2(part_lse - shift) * tl.where(part_lse > float("-inf"), value, 0.0)
+    safe = tl.where(total == 0.0, 1.0, total)
+    tl.store(out + flat * DV + dv, (acc / safe).to(out.dtype.element_ty), mask=dv < DV)
+    if LSE:
+        token = (flat // q_heads) % q_len
+        row = (flat // (q_heads * q_len)) * q_heads + flat % q_heads
+        natural = tl.where(total == 0.0, float("-inf"), (shift + tl.log2(safe)) * LN_2)
+        tl.store(lse + row * q_len + token, natural)
+
+
+def attention_decode(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    kv_lens: torch.Tensor,
+    *,
+    ragged: bool = True,
+    return_lse: bool = False,
+    config: Config | None = None,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """Attention of the newest tokens over a KV cache by the Triton kernels.
+
+    Args:
+        q: [B, Sq, Hq, D], Sq up to 8, any strides.
+        k: [B, S, Hkv, D] allocated, Hq a multiple of Hkv, any strides.
+        v: [B, S, Hkv, Dv].
+        kv_lens: [B] int32, keys of each sequence with the new tokens' own; 0 gives 0 and -inf.
+        ragged: ignored: lengths are always honoured.
+        return_lse: also return the natural log-sum-exp.
+        config: launch parameters; the first of `configs_for` when None.
+
+    Returns:
+        out [B, Sq, Hq, Dv] of q's dtype, or (out, lse [B, Hq, Sq] float32).
+
+    Raises:
+        ValueError: shapes that do not fit together, more than 8 query tokens, or a head over 256.
+    """
+    _check(q, k, v, kv_lens)
+    (B, Sq, Hq, D), (S, Hkv), Dv = q.shape, k.shape[1:3], v.shape[3]
+    width = max(64, triton.next_power_of_2(max(D, Dv)))
+    config = config or configs_for(q.dtype, width)[0]
+    splits = splits_for(B, Hkv, S, config, sm_count())
+    out = torch.empty((B, Sq, Hq, Dv), dtype=q.dtype, device=q.device)
+    lse = torch.empty((B, Hq, Sq) if return_lse else (1,), dtype=torch.float32, device=q.device)
+    rows = B * Sq * Hq if splits > 1 else 0
+    partial = torch.empty((rows, splits, Dv), dtype=torch.float32, device=q.device)
+    partial_lse = torch.empty((rows, splits), dtype=torch.float32, device=q.device)
+    if B * Sq * Hq == 0:
+        return (out, lse) if return_lse else out
+    strides = [stride for tensor in (q, k, v) for stride in tensor.stride()]
+    width_v = max(64, triton.next_power_of_2(Dv))
+    pdl = config.pdl and splits > 1
+    pair = OPTIONS | ({"launch_pdl": True} if pdl else {})
+    _attention_decode_kernel[(splits * Hkv * B,)](
+        q, k, v, kv_lens, out, lse, partial, partial_lse, Sq, Hkv, Hq // Hkv, splits, LOG2_E.value / math.sqrt(D),
+        *strides, D=D, DV=Dv, WIDTH=max(64, triton.next_power_of_2(D)), WIDTH_V=width_v,
+        BLOCK_M=max(16, triton.next_power_of_2(Sq * Hq // Hkv)), BLOCK_N=config.block_n, SPLIT=splits > 1,
+        LSE=return_lse, PDL=pdl, num_warps=config.num_warps, num_stages=config.num_stages, **pair,
+    )  # fmt: skip
+    if splits > 1:
+        _merge_kernel[(B * Sq * Hq,)](
+            partial, partial_lse, out, lse, Sq, Hq, splits, DV=Dv, WIDTH_V=width_v,
+            MOST_SPLITS=triton.next_power_of_2(splits), LSE=return_lse, PDL=pdl, num_warps=2, num_stages=3, **pair,
+        )  # fmt: skip
+    return (out, lse) if return_lse else out
+
+
+def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kv_lens: torch.Tensor) -> None:
+    check_shapes(q, k, v)
+    if kv_lens.shape != q.shape[:1] or q.shape[1] > MAX_QUERIES:
+        raise ValueError(
+            f"wanted kv_lens [B] and at most {MAX_QUERIES} new tokens, "
+            f"got kv_lens {list(kv_lens.shape)} for q {list(q.shape)}"
+        )

@@ -1,0 +1,319 @@
+"""The Triton provider of op attention_prefill: out = softmax(Q K^T / sqrt(D)) V over many query tokens.
+
+A program owns BLOCK_M queries of one head and walks the keys: first the tiles that every query sees, without a mask,
+then those on the diagonal and the ragged end, with one. The last tiles of a causal problem see the most keys, so
+they are launched first; the heads of a tile are neighbours, so that those of one KV head share it in L2. Softmax is
+online, in base 2 (`kernels.softmax`).
+
+Bound: arithmetic, but the exponentials count: for D = 128 a 128x128 tile takes 2,048 tensor cycles and 1,024 of the
+exp2 unit on an sm_90 SM. On sm_90 tiles come by descriptor; 8 warps keep two wgmma groups of 64 queries.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.attention import check_shapes
+from kernels.launch import OPTIONS, descriptor, target_arch, tma_refusal, use_allocator
+from kernels.softmax import LOG2_E, finished, load_rows, softmax_step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Launch parameters.
+
+    Attributes:
+        block_m, block_n: queries and keys of a tile.
+        num_warps, num_stages: of the compiler.
+        descriptors: "host", "device" (made by the kernel), or "" for pointers.
+        warp_specialize: producer and consumer warps; engages with 4 warps, device-made descriptors and one loop, so
+            every tile is masked.
+    """
+
+    block_m: int
+    block_n: int
+    num_warps: int = 8
+    num_stages: int = 2
+    descriptors: str = "host"
+    warp_specialize: bool = False
+
+
+HOPPER = {
+    64: (Config(block_m=128, block_n=128, num_stages=3), Config(block_m=128, block_n=64, num_stages=3)),
+    128: (
+        Config(block_m=128, block_n=128, num_stages=2),
+        Config(block_m=128, block_n=64, num_stages=3),
+        Config(block_m=128, block_n=128, num_stages=2, descriptors="device"),
+        Config(block_m=128, block_n=128, num_warps=4, descriptors="device", warp_specialize=True),
+    ),
+    256: (Config(block_m=128, block_n=64, num_stages=2),),
+}
+POINTERS = {
+    64: (Config(block_m=128, block_n=64, num_warps=4, num_stages=3, descriptors=""),),
+    128: (Config(block_m=128, block_n=64, num_warps=8, num_stages=2, descriptors=""),),
+    256: (Config(block_m=64, block_n=32, num_warps=4, num_stages=2, descriptors=""),),
+}
+EXACT = {width: (Config(block_m=32, block_n=32, num_warps=4, descriptors=""),) for width in (64, 128, 256)}
+"""float32: products on the CUDA cores, from registers."""
+
+
+def path_for(tensors: Sequence[tuple[str, torch.Tensor]], arch: int) -> str:
+    """Why the inputs take pointers; '' when they take descriptors."""
+    if arch < 90:
+        return f"sm_{arch} has no tensor memory accelerator"
+    if tensors[0][1].dtype == torch.float32:
+        return "exact float32 runs on the CUDA cores, from registers"
+    return next((why for name, tensor in tensors if (why := tma_refusal(tensor, name))), "")
+
+
+def padded_width(head_dim: int) -> int:
+    """The power of two, at least 64, that a head is padded to in registers and shared memory."""
+    return max(64, int(triton.next_power_of_2(head_dim)))
+
+
+def configs_for(dtype: torch.dtype, width: int, refused: str) -> tuple[Config, ...]:
+    """The configurations for a padded head width, the default first."""
+    if dtype == torch.float32:
+        return EXACT[width]
+    return POINTERS[width] if refused else HOPPER[width]
+
+
+@triton.jit
+def _keys(
+    acc, m, total, q, k, v, batch, kv_head, lo, hi, q_positions, kv_len, scale_log2,
+    stride_kb, stride_ks, stride_kh, stride_kd, stride_vb, stride_vs, stride_vh, stride_vd,
+    D: tl.constexpr, DV: tl.constexpr, BLOCK_N: tl.constexpr, WIDTH: tl.constexpr, WIDTH_V: tl.constexpr,
+    CAUSAL: tl.constexpr, MASKED: tl.constexpr, DESCRIPTORS: tl.constexpr, WARP_SPECIALIZE: tl.constexpr,
+):  # fmt: skip
+    for start in tl.range(lo, hi, BLOCK_N, warp_specialize=WARP_SPECIALIZE):
+        keys = load_rows(
+            k, batch, start, kv_head, stride_kb, stride_ks, stride_kh, stride_kd, kv_len, D, BLOCK_N, WIDTH, DESCRIPTORS
+        )
+        qk = tl.dot(q, keys.T, input_precision="ieee")
+        if MASKED:
+            places = start + tl.arange(0, BLOCK_N)
+            seen = (places < kv_len)[None, :]
+            if CAUSAL:
+                seen = seen & (places[None, :] <= q_positions[:, None])
+            qk = tl.where(seen, qk, float("-inf"))
+        p, m, total, alpha = softmax_step(qk, m, total, scale_log2, MASKED)
+        values = load_rows(
+            v,
+            batch,
+            start,
+            kv_head,
+            stride_vb,
+            stride_vs,
+            stride_vh,
+            stride_vd,
+            kv_len,
+            DV,
+            BLOCK_N,
+            WIDTH_V,
+            DESCRIPTORS,
+        )
+        acc = tl.dot(p.to(values.dtype), values, acc * alpha[:, None], input_precision="ieee")
+    return acc, m, total
+
+
+@triton.jit
+def _attention_prefill_kernel(
+    q, k, v, out, lse, batches, q_len, kv_len, q_heads, group, scale_log2,
+    stride_qb, stride_qs, stride_qh, stride_qd, stride_kb, stride_ks, stride_kh, stride_kd,
+    stride_vb, stride_vs, stride_vh, stride_vd, stride_ob, stride_os, stride_oh, stride_od,
+    D: tl.constexpr, DV: tl.constexpr, WIDTH: tl.constexpr, WIDTH_V: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, LSE: tl.constexpr,
+    DESCRIPTORS: tl.constexpr, ON_HOST: tl.constexpr, WARP_SPECIALIZE: tl.constexpr,
+):  # fmt: skip
+    program = tl.program_id(0)
+    head = program % q_heads
+    batch = (program // q_heads) % batches
+    tile = tl.cdiv(q_len, BLOCK_M) - 1 - program // (q_heads * batches)
+    kv_head = head // group
+    start_m = tile * BLOCK_M
+    if DESCRIPTORS and not ON_HOST:
+        kv_heads = q_heads // group
+        q = tl.make_tensor_descriptor(
+            q, [batches, q_len, q_heads, D], [stride_qb, stride_qs, stride_qh, 1], [1, BLOCK_M, 1, WIDTH]
+        )
+        k = tl.make_tensor_descriptor(
+            k, [batches, kv_len, kv_heads, D], [stride_kb, stride_ks, stride_kh, 1], [1, BLOCK_N, 1, WIDTH]
+        )
+        v = tl.make_tensor_descriptor(
+            v, [batches, kv_len, kv_heads, DV], [stride_vb, stride_vs, stride_vh, 1], [1, BLOCK_N, 1, WIDTH_V]
+        )
+        out = tl.make_tensor_descriptor(
+            out, [batches, q_len, q_heads, DV], [stride_ob, stride_os, stride_oh, 1], [1, BLOCK_M, 1, WIDTH_V]
+        )
+    rows = start_m + tl.arange(0, BLOCK_M)
+    q_positions = rows + (kv_len - q_len)
+    q_tile = load_rows(
+        q, batch, start_m, head, stride_qb, stride_qs, stride_qh, stride_qd, q_len, D, BLOCK_M, WIDTH, DESCRIPTORS
+    )
+    m = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, WIDTH_V], tl.float32)
+    hi = kv_len
+    seen_by_all = kv_len
+    if CAUSAL:
+        hi = max(0, min(kv_len, start_m + BLOCK_M + kv_len - q_len))
+        seen_by_all = max(0, min(kv_len, start_m + 1 + kv_len - q_len))
+    if WARP_SPECIALIZE:
+        full = 0
+    else:
+        full = seen_by_all // BLOCK_N * BLOCK_N
+        acc, m, total = _keys(
+            acc,
+            m,
+            total,
+            q_tile,
+            k,
+            v,
+            batch,
+            kv_head,
+            0,
+            full,
+            q_positions,
+            kv_len,
+            scale_log2,
+            stride_kb,
+            stride_ks,
+            stride_kh,
+            stride_kd,
+            stride_vb,
+            stride_vs,
+            stride_vh,
+            stride_vd,
+            D,
+            DV,
+            BLOCK_N,
+            WIDTH,
+            WIDTH_V,
+            CAUSAL,
+            False,
+            DESCRIPTORS,
+            False,
+        )
+    acc, m, total = _keys(
+        acc,
+        m,
+        total,
+        q_tile,
+        k,
+        v,
+        batch,
+        kv_head,
+        full,
+        hi,
+        q_positions,
+        kv_len,
+        scale_log2,
+        stride_kb,
+        stride_ks,
+        stride_kh,
+        stride_kd,
+        stride_vb,
+        stride_vs,
+        stride_vh,
+        stride_vd,
+        D,
+        DV,
+        BLOCK_N,
+        WIDTH,
+        WIDTH_V,
+        CAUSAL,
+        True,
+        DESCRIPTORS,
+        WARP_SPECIALIZE,
+    )
+    result, row_lse = finished(acc, m, total)
+    if LSE:
+        tl.store(lse + (batch.to(tl.int64) * q_heads + head) * q_len + rows, row_lse, mask=rows < q_len)
+    if DESCRIPTORS:
+        out.store([batch, start_m, head, 0], result.to(out.dtype).reshape([1, BLOCK_M, 1, WIDTH_V]))
+    else:
+        d = tl.arange(0, WIDTH_V)
+        base = out + batch.to(tl.int64) * stride_ob + head.to(tl.int64) * stride_oh
+        tl.store(
+            base + rows.to(tl.int64)[:, None] * stride_os + d[None, :] * stride_od,
+            result.to(out.dtype.element_ty),
+            mask=(rows < q_len)[:, None] & (d < DV)[None, :],
+        )
+
+
+def attention_prefill(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    causal: bool,
+    window: int = 0,
+    return_lse: bool = False,
+    config: Config | None = None,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """Attention of many queries by the Triton kernel.
+
+    Args:
+        q: [B, Sq, Hq, D], any strides.
+        k: [B, Skv, Hkv, D], Hq a multiple of Hkv.
+        v: [B, Skv, Hkv, Dv].
+        causal: bottom-right aligned: query i sees keys 0 .. i + Skv - Sq.
+        window: must be 0.
+        return_lse: also return the natural log-sum-exp.
+        config: launch parameters; the first of `configs_for` when None.
+
+    Returns:
+        out [B, Sq, Hq, Dv] of q's dtype, or (out, lse [B, Hq, Sq] float32).
+
+    Raises:
+        ValueError: shapes that do not fit together, a head over 256, or a window.
+    """
+    check_shapes(q, k, v)
+    if window:
+        raise ValueError(f"window={window}: this kernel has no sliding window")
+    (B, Sq, Hq, D), (Skv, Hkv), Dv = q.shape, k.shape[1:3], v.shape[3]
+    out = torch.empty((B, Sq, Hq, Dv), dtype=q.dtype, device=q.device)
+    lse = torch.empty((B, Hq, Sq) if return_lse else (1,), dtype=torch.float32, device=q.device)
+    refused = path_for((("q", q), ("k", k), ("v", v), ("out", out)), target_arch())
+    refused = refused or ("no keys" if Skv == 0 else "")
+    width = padded_width(max(D, Dv))
+    config = config or configs_for(q.dtype, width, refused)[0]
+    if refused and config.descriptors:
+        raise ValueError(f"{config} needs descriptors, refused by {refused}")
+    programs = triton.cdiv(Sq, config.block_m) * Hq * B
+    if programs:
+        _launch(q, k, v, out, lse, causal, return_lse, config, programs)
+    return (out, lse) if return_lse else out
+
+
+def _launch(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
+    causal: bool, return_lse: bool, config: Config, programs: int,
+) -> None:  # fmt: skip
+    (B, Sq, Hq, D), (Skv, Hkv), Dv = q.shape, k.shape[1:3], v.shape[3]
+    width, width_v = padded_width(D), padded_width(Dv)
+    operands: list[object] = [q, k, v, out]
+    if config.descriptors == "host":
+        blocks = (
+            (config.block_m, width),
+            (config.block_n, width),
+            (config.block_n, width_v),
+            (config.block_m, width_v),
+        )
+        tensors = (q, k, v, out)
+        operands = [descriptor(t, (1, rows, 1, wide)) for t, (rows, wide) in zip(tensors, blocks, strict=True)]
+    elif config.descriptors:
+        use_allocator(q.device)
+    strides = [stride for tensor in (q, k, v, out) for stride in tensor.stride()]
+    _attention_prefill_kernel[(programs,)](
+        *operands, lse, B, Sq, Skv, Hq, Hq // Hkv, LOG2_E.value / math.sqrt(D), *strides,
+        D=D, DV=Dv, WIDTH=width, WIDTH_V=width_v, BLOCK_M=config.block_m, BLOCK_N=config.block_n,
+        CAUSAL=causal, LSE=return_lse, DESCRIPTORS=bool(config.descriptors), ON_HOST=config.descriptors == "host",
+        WARP_SPECIALIZE=config.warp_specialize, num_warps=config.num_warps, num_stages=config.num_stages, **OPTIONS,
+    )  # fmt: skip

@@ -1,0 +1,254 @@
+"""The Triton provider of op matmul_decode: Y[M, N] = X[M, K] @ W[N, K]^T for 1 to 64 rows.
+
+Every weight is used for at most 64 multiply-adds, so what counts is bytes in flight on every SM and few instructions
+per byte. Three forms, as configurations:
+
+* gemv (M = 1): 16-byte loads, multiply and add on the CUDA cores, no shared memory.
+* tile: X padded to 16 or more rows, W the wide side of a tensor-core tile fed through shared memory.
+* swap: W the 64-row side, so that sm_90 uses wgmma straight from shared memory.
+
+K is split over programs until the machine is full (`splits_for` holds the rule); each split writes its float32
+partial and a second kernel adds them in a fixed order: no atomics, the same bits every time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra import cuda
+
+from kernels.launch import OPTIONS, sm_count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Launch parameters.
+
+    Attributes:
+        form: gemv, tile or swap.
+        block_n, block_k: weights of a tile.
+        num_warps, num_stages: of the compiler.
+        ctas_per_sm: programs that an SM holds; the split rule fills them.
+        splits: programs that share K; 0 lets `splits_for` decide.
+        pdl: launch the reduction early, to wait inside for the first kernel (programmatic dependent launch).
+    """
+
+    form: str
+    block_n: int
+    block_k: int
+    num_warps: int = 4
+    num_stages: int = 4
+    ctas_per_sm: int = 2
+    splits: int = 0
+    pdl: bool = False
+
+
+ONE_ROW = (
+    Config(form="tile", block_n=64, block_k=128, num_stages=5, ctas_per_sm=2),
+    Config(form="gemv", block_n=8, block_k=1024, num_stages=2, ctas_per_sm=4),
+    Config(form="gemv", block_n=16, block_k=512, num_stages=2, ctas_per_sm=4),
+    Config(form="tile", block_n=64, block_k=128, num_stages=5, ctas_per_sm=2, pdl=True),
+)
+FEW_ROWS = (
+    Config(form="tile", block_n=64, block_k=128, num_stages=5, ctas_per_sm=2),
+    Config(form="tile", block_n=128, block_k=128, num_stages=4, ctas_per_sm=1),
+    Config(form="swap", block_n=64, block_k=128, num_stages=4, ctas_per_sm=2),
+)
+MANY_ROWS = (
+    Config(form="swap", block_n=64, block_k=128, num_stages=4, ctas_per_sm=1),
+    Config(form="tile", block_n=64, block_k=128, num_stages=4, ctas_per_sm=1),
+    Config(form="swap", block_n=128, block_k=64, num_stages=5, ctas_per_sm=1),
+)
+FLOAT32 = (Config(form="tile", block_n=32, block_k=64, num_stages=3, ctas_per_sm=2),)
+FLOAT32_ONE_ROW = (Config(form="gemv", block_n=8, block_k=512, num_stages=2, ctas_per_sm=4), *FLOAT32)
+MOST_ROWS, MAX_SPLITS = 64, 16
+REDUCE_STEPS = 2
+"""What a second kernel and its partials cost, in steps of one split's walk; only ranks numbers of splits."""
+REDUCE_BLOCK = 1024
+
+
+def configs_for(M: int, dtype: torch.dtype) -> tuple[Config, ...]:
+    """The configurations for a number of rows, the default first."""
+    if dtype == torch.float32:
+        return FLOAT32_ONE_ROW if M == 1 else FLOAT32
+    return ONE_ROW if M == 1 else FEW_ROWS if M <= 16 else MANY_ROWS
+
+
+def splits_for(N: int, K: int, config: Config, sms: int) -> int:
+    """Over how many programs K is shared: the number whose slowest SM is done first.
+
+    Whole waves of programs over the slots of the machine, each as many steps long as its share of K. Ties go to fewer
+    splits; a reduction costs REDUCE_STEPS.
+    """
+    if config.splits:
+        return config.splits
+    tiles, steps = triton.cdiv(N, config.block_n), max(1, triton.cdiv(K, config.block_k))
+    slots = sms * config.ctas_per_sm
+
+    def cost(splits: int) -> float:
+        return float(triton.cdiv(tiles * splits, slots) * triton.cdiv(steps, splits) + (splits > 1) * REDUCE_STEPS)
+
+    return min(range(1, min(steps, MAX_SPLITS) + 1), key=cost)
+
+
+@triton.jit
+def _store(
+    acc, y, partial, rows, columns, split, M, N, stride_ym, stride_yn, SWAP: tl.constexpr, SPLIT: tl.constexpr
+):  # fmt: skip
+    """Stores a tile [rows, columns] of Y, or its transpose, or the partial of a split [splits, M, N]."""
+    if SWAP:
+        m = rows[None, :]
+        n = columns[:, None]
+    else:
+        m = rows[:, None]
+        n = columns[None, :]
+    inside = (m < M) & (n < N)
+    if SPLIT:
+        tl.store(partial + (split.to(tl.int64) * M + m) * N + n, acc, mask=inside)
+    else:
+        tl.store(y + m.to(tl.int64) * stride_ym + n.to(tl.int64) * stride_yn, acc.to(y.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _matmul_decode_kernel(
+    x, w, y, partial, M, N, K, splits, stride_xm, stride_xk, stride_wn, stride_wk, stride_ym, stride_yn,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SWAP: tl.constexpr, SPLIT: tl.constexpr,
+    EVEN_K: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    program = tl.program_id(0)
+    split = program % splits
+    columns = (program // splits) * BLOCK_N + tl.arange(0, BLOCK_N)
+    rows = tl.arange(0, BLOCK_M)
+    ks = tl.arange(0, BLOCK_K)
+    share = tl.cdiv(tl.cdiv(K, BLOCK_K), splits) * BLOCK_K
+    lo = split * share
+    hi = min(K, lo + share)
+    x_rows = x + rows.to(tl.int64)[:, None] * stride_xm
+    w_rows = w + columns.to(tl.int64)[:, None] * stride_wn
+    x_inside = (rows < M)[:, None]
+    w_inside = (columns < N)[:, None]
+    if SWAP:
+        acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    else:
+        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for k in range(lo, hi, BLOCK_K):
+        depth = (k + ks).to(tl.int64)[None, :]
+        if EVEN_K:
+            x_tile = tl.load(x_rows + depth * stride_xk, mask=x_inside, other=0.0)
+            w_tile = tl.load(w_rows + depth * stride_wk, mask=w_inside, other=0.0)
+        else:
+            left = (k + ks < K)[None, :]
+            x_tile = tl.load(x_rows + depth * stride_xk, mask=x_inside & left, other=0.0)
+            w_tile = tl.load(w_rows + depth * stride_wk, mask=w_inside & left, other=0.0)
+        if SWAP:
+            acc = tl.dot(w_tile, x_tile.T, acc, input_precision=PRECISION)
+        else:
+            acc = tl.dot(x_tile, w_tile.T, acc, input_precision=PRECISION)
+    if PDL:
+        cuda.gdc_launch_dependents()
+    _store(acc, y, partial, rows, columns, split, M, N, stride_ym, stride_yn, SWAP, SPLIT)
+
+
+@triton.jit
+def _gemv_kernel(
+    x, w, y, partial, N, K, splits, stride_xk, stride_wn, stride_wk, stride_yn,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT: tl.constexpr, EVEN_K: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    program = tl.program_id(0)
+    split = program % splits
+    columns = (program // splits) * BLOCK_N + tl.arange(0, BLOCK_N)
+    ks = tl.arange(0, BLOCK_K)
+    share = tl.cdiv(tl.cdiv(K, BLOCK_K), splits) * BLOCK_K
+    lo = split * share
+    hi = min(K, lo + share)
+    w_rows = w + columns.to(tl.int64)[:, None] * stride_wn
+    inside = (columns < N)[:, None]
+    acc = tl.zeros((BLOCK_N, BLOCK_K), tl.float32)
+    for k in range(lo, hi, BLOCK_K):
+        depth = (k + ks).to(tl.int64)
+        if EVEN_K:
+            vector = tl.load(x + depth * stride_xk).to(tl.float32)
+            tile = tl.load(w_rows + depth[None, :] * stride_wk, mask=inside, other=0.0)
+        else:
+            left = k + ks < K
+            vector = tl.load(x + depth * stride_xk, mask=left, other=0.0).to(tl.float32)
+            tile = tl.load(w_rows + depth[None, :] * stride_wk, mask=inside & left[None, :], other=0.0)
+        acc += tile.to(tl.float32) * vector[None, :]
+    if PDL:
+        cuda.gdc_launch_dependents()
+    total = tl.sum(acc, 1)
+    if SPLIT:
+        tl.store(partial + split.to(tl.int64) * N + columns, total, mask=columns < N)
+    else:
+        tl.store(y + columns.to(tl.int64) * stride_yn, total.to(y.dtype.element_ty), mask=columns < N)
+
+
+@triton.jit
+def _reduce_kernel(partial, y, size, splits, BLOCK: tl.constexpr, PDL: tl.constexpr):
+    places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = places < size
+    if PDL:
+        cuda.gdc_wait()
+    total = tl.zeros([BLOCK], tl.float32)
+    spots = partial + places
+    for _ in range(splits):
+        total += tl.load(spots, mask=inside, other=0.0)
+        spots += size
+    tl.store(y + places, total.to(y.dtype.element_ty), mask=inside)
+
+
+def matmul_decode(
+    x: torch.Tensor, w: torch.Tensor, *, allow_tf32: bool = False, config: Config | None = None
+) -> torch.Tensor:
+    """Y = X @ W^T for few rows by the Triton kernels.
+
+    Args:
+        x: [M, K] bfloat16, float16 or float32, M up to 64, any strides.
+        w: [N, K] of the same dtype, any strides.
+        allow_tf32: multiply float32 in TF32.
+        config: launch parameters; the first of `configs_for` when None.
+
+    Returns:
+        [M, N] of the same dtype, contiguous.
+
+    Raises:
+        ValueError: shapes or dtypes that do not fit together, more than 64 rows, or gemv for several.
+    """
+    if x.ndim != 2 or w.ndim != 2 or x.shape[1] != w.shape[1] or x.dtype != w.dtype or x.shape[0] > MOST_ROWS:
+        raise ValueError(
+            f"wanted x [M, K], M up to {MOST_ROWS}, and w [N, K] of one dtype, "
+            f"got {list(x.shape)} {x.dtype} and {list(w.shape)} {w.dtype}"
+        )
+    (M, K), N = x.shape, w.shape[0]
+    config = config or configs_for(M, x.dtype)[0]
+    if config.form == "gemv" and M != 1:
+        raise ValueError(f"{config} is for one row, got M={M}")
+    y = torch.empty((M, N), dtype=x.dtype, device=x.device)
+    if M * N == 0:
+        return y
+    splits = splits_for(N, K, config, sm_count())
+    partial = torch.empty((splits, M, N) if splits > 1 else (1,), dtype=torch.float32, device=x.device)
+    pdl = config.pdl and splits > 1
+    options = {"num_warps": config.num_warps, "num_stages": config.num_stages, **OPTIONS}
+    pair = {"launch_pdl": True} if pdl else {}
+    shared = {
+        "BLOCK_N": config.block_n, "BLOCK_K": config.block_k, "SPLIT": splits > 1, "PDL": pdl,
+        "EVEN_K": K % config.block_k == 0, **options, **pair,
+    }  # fmt: skip
+    grid = (triton.cdiv(N, config.block_n) * splits,)
+    if config.form == "gemv":
+        _gemv_kernel[grid](x, w, y, partial, N, K, splits, x.stride(1), *w.stride(), y.stride(1), **shared)
+    else:
+        _matmul_decode_kernel[grid](
+            x, w, y, partial, M, N, K, splits, *x.stride(), *w.stride(), *y.stride(),
+            BLOCK_M=max(16, triton.next_power_of_2(M)), SWAP=config.form == "swap",
+            PRECISION="tf32" if allow_tf32 else "ieee", **shared,
+        )  # fmt: skip
+    if splits > 1:
+        _reduce_kernel[(triton.cdiv(M * N, REDUCE_BLOCK),)](
+            partial, y, M * N, splits, BLOCK=REDUCE_BLOCK, PDL=pdl, num_warps=4, num_stages=2, **OPTIONS, **pair
+        )
+    return y

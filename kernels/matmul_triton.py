@@ -1,0 +1,246 @@
+"""The Triton provider of op matmul: C[M, N] = A[M, K] @ B[K, N], float32 accumulation.
+
+Persistent: as many programs as SMs (or fewer tiles) walk the tiles in groups of rows, so that neighbours share what
+L2 holds. Two paths, chosen by `path_for`, which says why:
+
+* descriptors (sm_90 and later): the tensor memory accelerator brings A and B and takes C; K must be the fast axis of
+  both inputs. On sm_90 an 8-warp 128x256 tile leaves one wgmma group in flight and holds no spill. A tile 128 deep
+  with two stages needs the fewest instructions per FLOP; one 64 deep with four hides more latency.
+* pointers (before sm_90, or for what a descriptor cannot take): any strides, any alignment.
+
+Bound: arithmetic for M, N, K of a prefill. float32 is exact (no tensor cores); tfloat32 multiplies in TF32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.launch import OPTIONS, descriptor, sm_count, target_arch, tma_refusal, use_allocator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Launch parameters.
+
+    Attributes:
+        block_m, block_n, block_k: tile of C, and depth of a step.
+        group_m: rows of tiles that are walked together.
+        num_warps, num_stages: of the compiler.
+        descriptors: "host", "device" (made by the kernel), or "" for pointers.
+        epilogue_subtiles: pieces that C's tile is stored in; 2 halves the shared memory that the store takes.
+        warp_specialize: ask for producer and consumer warps; engages with 4 warps and device-made descriptors.
+    """
+
+    block_m: int
+    block_n: int
+    block_k: int
+    group_m: int = 8
+    num_warps: int = 8
+    num_stages: int = 4
+    descriptors: str = "host"
+    epilogue_subtiles: int = 1
+    warp_specialize: bool = False
+
+
+HOPPER = (
+    Config(block_m=128, block_n=256, block_k=64, num_stages=4, epilogue_subtiles=2),
+    Config(block_m=128, block_n=256, block_k=128, num_stages=2, epilogue_subtiles=2, descriptors="device"),
+    Config(block_m=128, block_n=256, block_k=64, num_stages=4, epilogue_subtiles=2, descriptors="device"),
+    Config(block_m=256, block_n=128, block_k=64, num_stages=3),
+    Config(block_m=128, block_n=128, block_k=64, num_warps=4, num_stages=4),
+    Config(block_m=128, block_n=128, block_k=64, num_warps=4, num_stages=3, descriptors="device", warp_specialize=True),
+    Config(block_m=64, block_n=128, block_k=64, num_warps=4, num_stages=5),
+)
+POINTERS = (
+    Config(block_m=128, block_n=128, block_k=32, num_warps=8, num_stages=4, descriptors=""),
+    Config(block_m=64, block_n=64, block_k=64, num_warps=4, num_stages=3, descriptors=""),
+)
+TF32 = (
+    Config(block_m=128, block_n=128, block_k=32, num_warps=8, num_stages=4),
+    Config(block_m=64, block_n=128, block_k=32, num_warps=4, num_stages=4),
+)
+TF32_POINTERS = (Config(block_m=64, block_n=128, block_k=32, num_warps=8, num_stages=3, descriptors=""),)
+EXACT = (Config(block_m=64, block_n=64, block_k=32, num_warps=8, num_stages=2, descriptors=""),)
+TILE_SPEED = {(128, 256): 1.0, (256, 128): 1.0, (128, 128): 0.85, (64, 128): 0.65, (64, 64): 0.45}
+"""Rate of a tile relative to the largest, from the share of a step that feeds the tensor cores; only ranks tiles."""
+
+
+def path_for(a: torch.Tensor, b: torch.Tensor, arch: int, allow_tf32: bool) -> str:
+    """Why the inputs take pointers; '' when they take descriptors."""
+    if arch < 90:
+        return f"sm_{arch} has no tensor memory accelerator"
+    if a.dtype == torch.float32 and not allow_tf32:
+        return "exact float32 runs on the CUDA cores, from registers"
+    if 0 in (*a.shape, *b.shape):
+        return "an empty dimension"
+    return tma_refusal(a, "a") or tma_refusal(b.t(), "b transposed") or _output_refusal(b)
+
+
+def _output_refusal(b: torch.Tensor) -> str:
+    row_bytes = b.shape[1] * b.element_size()
+    return "" if row_bytes % 16 == 0 else f"c: rows of {row_bytes} bytes, not multiples of 16"
+
+
+def configs_for(arch: int, dtype: torch.dtype, allow_tf32: bool, refused: str) -> tuple[Config, ...]:
+    """The configurations that this kind of problem may use, whatever its size."""
+    if dtype == torch.float32:
+        if not allow_tf32:
+            return EXACT
+        return TF32_POINTERS if refused else TF32
+    return POINTERS if refused else HOPPER
+
+
+def config_for(arch: int, M: int, N: int, dtype: torch.dtype, allow_tf32: bool, refused: str, sms: int) -> Config:
+    """The configuration that finishes first: whole waves of tiles, each as long as its area over its speed.
+
+    Ties go to the earlier entry, so the first of a list is the default for large problems.
+    """
+
+    def cost(config: Config) -> float:
+        tiles = triton.cdiv(M, config.block_m) * triton.cdiv(N, config.block_n)
+        area = config.block_m * config.block_n
+        return float(triton.cdiv(tiles, sms) * area / TILE_SPEED[config.block_m, config.block_n])
+
+    usual = [c for c in configs_for(arch, dtype, allow_tf32, refused) if not c.warp_specialize]
+    return min(usual, key=cost)
+
+
+@triton.jit
+def tile_of(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
+    """(row, column) of a tile when groups of GROUP_M rows are walked column by column."""
+    per_group = GROUP_M * tiles_n
+    group = tile // per_group
+    first = group * GROUP_M
+    rows = min(tiles_m - first, GROUP_M)
+    within = tile % per_group
+    return first + within % rows, within // rows
+
+
+@triton.jit
+def _matmul_kernel(
+    a, b, c, M, N, K, stride_am, stride_bn, stride_cm,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    PROGRAMS: tl.constexpr, ON_HOST: tl.constexpr, SUBTILES: tl.constexpr, PRECISION: tl.constexpr,
+    WARP_SPECIALIZE: tl.constexpr,
+):  # fmt: skip
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    k_steps = tl.cdiv(K, BLOCK_K)
+    if ON_HOST:
+        a_blocks = a
+        b_blocks = b
+        c_blocks = c
+    else:
+        a_blocks = tl.make_tensor_descriptor(a, [M, K], [stride_am, 1], [BLOCK_M, BLOCK_K])
+        b_blocks = tl.make_tensor_descriptor(b, [N, K], [stride_bn, 1], [BLOCK_N, BLOCK_K])
+        c_blocks = tl.make_tensor_descriptor(c, [M, N], [stride_cm, 1], [BLOCK_M, BLOCK_N // SUBTILES])
+    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, PROGRAMS, warp_specialize=WARP_SPECIALIZE):
+        row, column = tile_of(tile, tiles_m, tiles_n, GROUP_M)
+        m = row * BLOCK_M
+        n = column * BLOCK_N
+        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        for step in range(k_steps):
+            x = a_blocks.load([m, step * BLOCK_K])
+            w = b_blocks.load([n, step * BLOCK_K])
+            acc = tl.dot(x, w.T, acc, input_precision=PRECISION)
+        if SUBTILES == 2:
+            halves = tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1))
+            left, right = tl.split(halves)
+            c_blocks.store([m, n], left.to(c_blocks.dtype))
+            c_blocks.store([m, n + BLOCK_N // 2], right.to(c_blocks.dtype))
+        else:
+            c_blocks.store([m, n], acc.to(c_blocks.dtype))
+
+
+@triton.jit
+def _matmul_pointers_kernel(
+    a, b, c, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    PROGRAMS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    ks = tl.arange(0, BLOCK_K)
+    for tile in range(tl.program_id(0), tiles_m * tiles_n, PROGRAMS):
+        row, column = tile_of(tile, tiles_m, tiles_n, GROUP_M)
+        ms = row * BLOCK_M + tl.arange(0, BLOCK_M)
+        ns = column * BLOCK_N + tl.arange(0, BLOCK_N)
+        a_rows = a + ms.to(tl.int64)[:, None] * stride_am
+        b_columns = b + ns.to(tl.int64)[None, :] * stride_bn
+        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        for k in range(0, K, BLOCK_K):
+            inside = k + ks < K
+            depth = (k + ks).to(tl.int64)
+            x = tl.load(a_rows + depth[None, :] * stride_ak, mask=(ms < M)[:, None] & inside[None, :], other=0.0)
+            w = tl.load(b_columns + depth[:, None] * stride_bk, mask=inside[:, None] & (ns < N)[None, :], other=0.0)
+            acc = tl.dot(x, w, acc, input_precision=PRECISION)
+        out = c + ms.to(tl.int64)[:, None] * stride_cm + ns.to(tl.int64)[None, :] * stride_cn
+        tl.store(out, acc.to(c.dtype.element_ty), mask=(ms < M)[:, None] & (ns < N)[None, :])
+
+
+def matmul(a: torch.Tensor, b: torch.Tensor, *, allow_tf32: bool = False, config: Config | None = None) -> torch.Tensor:
+    """C = A @ B by the Triton kernel.
+
+    Args:
+        a: [M, K] bfloat16, float16 or float32, any strides.
+        b: [K, N] of the same dtype, any strides; K-major (a linear layer's weight transposed) takes descriptors.
+        allow_tf32: multiply float32 in TF32.
+        config: launch parameters; chosen by `config_for` when None.
+
+    Returns:
+        [M, N] of the same dtype, contiguous.
+
+    Raises:
+        ValueError: shapes or dtypes that do not fit together.
+    """
+    if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0] or a.dtype != b.dtype:
+        raise ValueError(f"wanted a [M, K] and b [K, N] of one dtype, got {_told(a)} and {_told(b)}")
+    (M, K), N = a.shape, b.shape[1]
+    arch, sms = target_arch(), sm_count()
+    refused = path_for(a, b, arch, allow_tf32)
+    config = config or config_for(arch, M, N, a.dtype, allow_tf32, refused, sms)
+    if refused and config.descriptors:
+        raise ValueError(f"{config} needs descriptors, refused by {refused}")
+    c = torch.empty((M, N), dtype=a.dtype, device=a.device)
+    tiles = triton.cdiv(M, config.block_m) * triton.cdiv(N, config.block_n)
+    if tiles == 0:
+        return c
+    programs = min(sms, tiles)
+    shared = {
+        "BLOCK_M": config.block_m, "BLOCK_N": config.block_n, "BLOCK_K": config.block_k, "GROUP_M": config.group_m,
+        "PROGRAMS": programs, "PRECISION": "tf32" if allow_tf32 else "ieee",
+        "num_warps": config.num_warps, "num_stages": config.num_stages, **OPTIONS,
+    }  # fmt: skip
+    if not config.descriptors:
+        _matmul_pointers_kernel[(programs,)](a, b, c, M, N, K, *a.stride(), *b.stride(), *c.stride(), **shared)
+        return c
+    _launch_with_descriptors(a, b.t(), c, config, programs, shared)
+    return c
+
+
+def _launch_with_descriptors(
+    a: torch.Tensor, w: torch.Tensor, c: torch.Tensor, config: Config, programs: int, shared: dict[str, object]
+) -> None:
+    blocks = (
+        (config.block_m, config.block_k),
+        (config.block_n, config.block_k),
+        (config.block_m, config.block_n // config.epilogue_subtiles),
+    )
+    on_host = config.descriptors == "host"
+    if on_host:
+        operands = [descriptor(tensor, block) for tensor, block in zip((a, w, c), blocks, strict=True)]
+    else:
+        use_allocator(a.device)
+        operands = [a, w, c]
+    _matmul_kernel[(programs,)](
+        *operands, *c.shape, a.shape[1], a.stride(0), w.stride(0), c.stride(0),
+        ON_HOST=on_host, SUBTILES=config.epilogue_subtiles, WARP_SPECIALIZE=config.warp_specialize, **shared,
+    )  # fmt: skip
+
+
+def _told(tensor: torch.Tensor) -> str:
+    return f"{list(tensor.shape)} {tensor.dtype}"

@@ -1,0 +1,192 @@
+"""Every op of the registry: declared work against the tensors' own sizes, checks that pass and that catch, names.
+
+Loops over the registry, so an op or a provider added there is tested without a change here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from bench.case import Case
+from bench.check import check_case
+from bench.suites import suite_workloads
+from kernels import attention_decode, attention_prefill, matmul, matmul_decode
+from kernels.registry import OPS, ROOF_OPS, op_named
+from kernels.spec import Inputs, Op, UnsupportedError, Workload
+
+EVERY_OP = (*OPS, *ROOF_OPS)
+TABLES = ("kv_lens",)
+"""Inputs that tell where data lies: moved, but counted as overhead."""
+OUTPUT_BUFFERS = ("y",)
+"""Inputs that are written instead of read."""
+
+
+def by_name(op: Op) -> str:
+    return op.name
+
+
+def checks() -> list[Any]:
+    cases = [Case(op, p, w) for op in EVERY_OP for w in op.check_workloads for p in op.providers]
+    return [pytest.param(case.op, case.provider, case.workload, id=case.id) for case in cases]
+
+
+def sizes_of(op: Op) -> list[Workload]:
+    """Check workloads in every dtype of the op, its standard suite, and the ragged batches of the full suite."""
+    in_every_dtype = [replace(w, dtype=dtype) for w in op.check_workloads for dtype in op.dtypes]
+    ragged = [w for w in suite_workloads("full").get(op.name, []) if w.kv_lens]
+    return [*op.check_workloads, *in_every_dtype, *suite_workloads("standard").get(op.name, []), *ragged]
+
+
+def tuple_of(outputs: Any) -> tuple[torch.Tensor, ...]:
+    return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
+def tensor_bytes(inputs: Inputs, names: Iterable[str]) -> int:
+    return sum(inputs[name].numel() * inputs[name].element_size() for name in names)
+
+
+def compulsory_bytes(op: Op, workload: Workload) -> int:
+    """Of the tensors themselves: inputs without tables, keys past a sequence's end left out, and the first output."""
+    inputs = op.make_inputs(workload, "meta", 0)
+    tensors = [name for name, value in inputs.items() if isinstance(value, torch.Tensor)]
+    total: int = tensor_bytes(inputs, (n for n in tensors if n not in (*TABLES, *OUTPUT_BUFFERS, "k", "v")))
+    if "k" not in inputs:
+        full_precision = {"allow_tf32": False} if "allow_tf32" in inputs else {}
+        out = tuple_of(op.eager(**inputs | full_precision))[0]
+        return total + out.numel() * out.element_size()
+    q, v = inputs["q"], inputs["v"]
+    total += math.prod((*q.shape[:3], v.shape[3])) * q.element_size()
+    batch, allocated = v.shape[:2]
+    for name in ("k", "v"):
+        bytes_of_a_key = tensor_bytes(inputs, [name]) // (batch * allocated)
+        total += bytes_of_a_key * sum(workload.kv_lens or [allocated] * batch)
+    return total
+
+
+@pytest.mark.parametrize("op", [op for op in EVERY_OP if op.name != "empty_launch"], ids=by_name)
+def test_declared_bytes_are_the_tensors_own_sizes(op: Op) -> None:
+    for workload in sizes_of(op):
+        assert op.work(workload).bytes == compulsory_bytes(op, workload), workload.key
+
+
+def test_decode_reads_the_real_lengths_not_the_allocation() -> None:
+    """q and out 2 x 4 x 8 values each, K and V 3 + 1 keys of 2 heads x 8 values, 4 bytes a value; lengths 2 x 4 B."""
+    axes = {"batch": 2, "q_len": 1, "kv_len": 100, "q_heads": 4, "kv_heads": 2, "head_dim": 8}
+    workload = Workload(axes=axes, dtype="float32", phase="decode", kv_lens=(3, 1))
+    counted = attention_decode.OP.work(workload)
+    assert (counted.bytes, counted.overhead_bytes) == (4 * (2 * 64 + 2 * 4 * 16), 8)
+    assert counted.flops == 2 * 4 * (3 + 1) * (8 + 8)
+
+
+def test_a_window_reads_the_keys_that_some_query_sees() -> None:
+    """3 queries over 10 keys, each seeing its own and one before: keys 6 to 9, and 6 pairs."""
+    axes = {"batch": 1, "q_len": 3, "kv_len": 10, "q_heads": 1, "kv_heads": 1, "head_dim": 8, "causal": 1, "window": 2}
+    counted = attention_prefill.OP.work(Workload(axes=axes, dtype="bfloat16", phase="prefill"))
+    assert (counted.flops, counted.bytes) == (2 * 6 * 16, 2 * 8 * (3 + 3 + 4 + 4))
+
+
+def test_overhead_is_the_tables_own_size() -> None:
+    for op in EVERY_OP:
+        for workload in op.check_workloads:
+            inputs = op.make_inputs(workload, "meta", 0)
+            tables = tensor_bytes(inputs, (name for name in TABLES if name in inputs))
+            assert op.work(workload).overhead_bytes == tables, workload.key
+
+
+def test_an_empty_launch_declares_no_work() -> None:
+    counted = ROOF_OPS[-1].work(ROOF_OPS[-1].check_workloads[0])
+    assert (counted.flops, counted.bytes, counted.overhead_bytes) == (0, 0, 0)
+
+
+def counted_alike(op: Op) -> list[Workload]:
+    """Check workloads of which torch counts what is useful: those without a mask, since it takes every pair."""
+    unmasked = [replace(w, axes={**w.axes, "causal": 0}) if "causal" in w.axes else w for w in op.check_workloads]
+    return [w for w in unmasked if "causal" in w.axes or (w.axes.get("q_len", 1) == 1 and not w.kv_lens)]
+
+
+@pytest.mark.parametrize("op", OPS, ids=by_name)
+def test_declared_flops_are_what_torch_counts(op: Op) -> None:
+    workloads = counted_alike(op)
+    assert len(workloads) >= 2
+    for workload in workloads:
+        with FlopCounterMode(display=False) as counter:
+            op.eager(**op.make_inputs(workload, "cpu", 0))
+        assert op.work(workload).flops == counter.get_total_flops() > 0, workload.key
+
+
+@pytest.mark.parametrize(("op", "provider", "workload"), checks())
+def test_provider_passes_the_error_rule(op: Op, provider: str, workload: Workload) -> None:
+    if provider in op.cuda_only:
+        pytest.skip(op.cuda_only[provider])
+    reason = op.unsupported(workload, provider)
+    if reason:
+        pytest.skip(reason)
+    inputs = op.make_inputs(workload, "cpu", 0)
+    verdict = check_case(op, op.providers[provider], inputs)
+    assert verdict.problem == ""
+    assert verdict.figures["out_max_error"] <= verdict.figures["out_max_limit"]
+
+
+def test_case_ids_are_unique_over_ops_providers_and_workloads() -> None:
+    ids = [Case(op, p, w).id for op in EVERY_OP for p in op.providers for w in op.check_workloads]
+    ids += [Case(op, p, w).id for op in OPS for p in op.providers for w in suite_workloads("standard").get(op.name, [])]
+    assert len(set(ids)) == len(ids) > 700
+
+
+@pytest.mark.parametrize("op", EVERY_OP, ids=by_name)
+def test_roles_and_axes_name_what_is_there(op: Op) -> None:
+    for workload in [*op.check_workloads, *suite_workloads("standard").get(op.name, [])]:
+        inputs = op.make_inputs(workload, "meta", 0)
+        assert set(op.roles) == {name for name, value in inputs.items() if isinstance(value, torch.Tensor)}
+        assert set(op.roles.values()) <= {"streamed", "resident"}
+        assert set(workload.axes) - {"v_head_dim", "window"} == set(op.axes)
+        assert workload.dtype in op.dtypes
+    described = op.describe_axes({axis: default or 1 for axis, default in op.axes.items()}, op.dtypes[0], ("a test",))
+    assert set(described.axes) == set(op.axes)
+    assert described.source == ("a test",)
+    assert set(op.cuda_only) <= set(op.providers)
+    assert all(op.cuda_only.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "provider", "reason"),
+    [
+        ("matmul_decode", {"M": 65}, "torch", "for 1 to 64 rows; use matmul"),
+        ("attention_prefill", {"q_heads": 5}, "torch", "5 query heads do not divide among 2 KV heads"),
+        ("attention_prefill", {"window": 4}, "torch", "no sliding window"),
+        ("attention_prefill", {"q_len": 40}, "torch", "queries that see no key"),
+        ("attention_prefill", {"q_len": 3}, "torch_cudnn", "cuDNN backend has a bottom-right causal mask only as"),
+        ("attention_prefill", {}, "flash_attn", "float16 and bfloat16 only"),
+        ("attention_decode", {"q_len": 9}, "torch", "for 1 to 8 new tokens; use attention_prefill"),
+        ("attention_decode", {"q_heads": 5}, "torch", "5 query heads do not divide among 2 KV heads"),
+        ("attention_decode", {"kv_len": 2, "q_len": 3}, "torch", "queries that see no key"),
+        ("attention_decode", {"q_len": 3}, "torch_cudnn", "cuDNN backend has a bottom-right causal mask only as"),
+        ("attention_decode", {}, "flash_attn", "float16 and bfloat16 only"),
+    ],
+)
+def test_what_a_provider_cannot_run_is_refused_with_the_reason(
+    name: str, change: dict[str, int], provider: str, reason: str
+) -> None:
+    op = op_named(name)
+    first = op.check_workloads[0]
+    assert reason in (op.unsupported(replace(first, axes={**first.axes, **change}), provider) or "")
+
+
+def test_reasons_of_one_provider_are_not_given_to_another() -> None:
+    first = attention_prefill.OP.check_workloads[0]
+    for axes in ({"window": 4}, {"q_len": 40}):
+        assert attention_prefill.OP.unsupported(replace(first, axes={**first.axes, **axes}), "somebody_elses") is None
+
+
+@pytest.mark.parametrize("op", [matmul.OP, matmul_decode.OP], ids=by_name)
+def test_tfloat32_off_cuda_is_unsupported_not_float32(op: Op) -> None:
+    inputs = op.make_inputs(replace(op.check_workloads[0], dtype="tfloat32"), "cpu", 0)
+    with pytest.raises(UnsupportedError, match="on cpu use float32"):
+        op.providers["torch"](**inputs)
