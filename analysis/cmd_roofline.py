@@ -82,9 +82,9 @@ def run_lines(loaded: Loaded) -> list[str]:
     """One line a run: its id, when it was taken, and the versions that decide its speed."""
     lines = []
     for run, e in loaded.environments.items():
-        told = {"taken": e.taken_at, "torch": e.torch, "triton": e.triton, "driver": e.driver, "commit": e.commit}
-        dirty = " with changes" if e.dirty else ""
-        lines.append(", ".join([f"run {run}", *(f"{k} {v}" for k, v in told.items() if v)]) + dirty)
+        commit = (e.commit or "")[:12] + (" with changes" if e.dirty else "")
+        told = {"taken": e.taken_at, "torch": e.torch, "triton": e.triton, "driver": e.driver, "commit": commit}
+        lines.append(", ".join([f"run {run}", *(f"{k} {v}" for k, v in told.items() if v)]))
     return lines
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from analysis.providers import workload_of
+from analysis.reasons import TOLERANCE
 
 FAMILY = ("device", "op", "phase", "storage", "provider")
 ROOFED = ("overhead-bound", "near the ridge", "memory-bound", "compute-bound")
@@ -59,9 +60,17 @@ def _sentence(names: dict[str, str], family: dict[str, object], rows: pd.DataFra
     low, median, high = family["low"], family["median"], family["high"]
     if not (isinstance(low, float) and isinstance(median, float) and isinstance(high, float)):
         return f"{text}; no fraction of attainable applies."
-    span = f"{low:.2f} to {high:.2f} of attainable (median {median:.2f})"
-    text += f", {span}" if f"{low:.2f}" != f"{high:.2f}" else f", {low:.2f} of attainable"
+    span = f"{_share(low)} to {_share(high)} of attainable (median {_share(median)})"
+    text += f", {span}" if _share(low) != _share(high) else f", {_share(low)} of attainable"
+    above = int((rows.loc[rows["class"].isin(ROOFED), "fraction_of_attainable"] > TOLERANCE).sum())
+    text += f", {above} above the roof (stale?)" if above else ""
     if number == 1:
         return f"{text}."
-    gain = f"up to {1 / low:.1f}x" if low < 0.98 else "at the roof"
+    factor = f"{1 / low:.3g}" if low > 0.01 else f"{1 / low:.0f}"
+    gain = f"up to {factor}x" if low < 1 / TOLERANCE else "at the roof"
     return f"{text}; most to gain: {family['worst']}, {gain}."
+
+
+def _share(fraction: float) -> str:
+    """Two decimals, or two digits where decimals would round it to nothing."""
+    return f"{fraction:.2f}" if fraction >= 0.1 else f"{fraction:.2g}"

@@ -39,8 +39,7 @@ def write_report(
         devices: those the points name.
         directory: made when missing.
         title: heading of the figure and of `table.md`.
-        statuses: lines on how the cases ended.
-        notes: further lines for `table.md` and the figure's caption, as runs and dates.
+        statuses, notes: lines on how the cases ended, and further ones as runs and dates (also in the caption).
 
     Returns:
         One line for each file that could not be written.

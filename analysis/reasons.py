@@ -18,7 +18,7 @@ def reasons(frame: pd.DataFrame, l2_bytes: int | None) -> list[str]:
     columns = (
         "class", "time_us", "tflops_per_s", "gb_per_s", "intensity_flops_per_byte", "roof_tflops", "roof_gb_per_s",
         "launch_us", "roof_us", "attainable_us", "fraction_of_attainable", "band_low", "band_high", "bytes",
-        "bound_tflops", "bound_gb_per_s", "datasheet_tflops", "measured_tflops", "cache",
+        "bound_tflops", "bound_gb_per_s", "datasheet_tflops", "measured_tflops", "cache", "timer",
     )  # fmt: skip
     rows = zip(*(frame[c].tolist() for c in columns), strict=True)
     short = [c.removeprefix("fraction_of_") for c in columns]
@@ -87,6 +87,8 @@ def _compute(r: Row, l2_bytes: int | None) -> str:
 def _gain(r: Row) -> str:
     attainable = r["attainable"]
     if attainable > TOLERANCE and r["measured_tflops"] > 0:
+        if r["timer"] == "published":
+            return f"{attainable:.2f} of attainable: beyond the measured roofs, which are fits to such rows"
         return f"{attainable:.2f} of attainable: suspect, faster than the measured roof (stale?)"
     if attainable > 1 / TOLERANCE:
         return "at the roof"

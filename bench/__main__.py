@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from bench.cmd_check import check
 from bench.cmd_list import list_cases
 from bench.cmd_run import measure_peaks, run
 
@@ -15,6 +16,7 @@ app = typer.Typer(
 )
 app.command("list")(list_cases)
 app.command("run")(run)
+app.command("check")(check)
 app.command("peaks")(measure_peaks)
 
 if __name__ == "__main__":

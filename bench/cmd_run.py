@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import typer
 from rich.console import Console
@@ -121,7 +121,15 @@ def sweep(
     raise typer.Exit(code)
 
 
-def exit_code(records: Sequence[Record], *, roofs: int = 0) -> int:
+class Ended(Protocol):
+    """Anything that tells how a case ended."""
+
+    @property
+    def status(self) -> Status:
+        """How."""
+
+
+def exit_code(records: Sequence[Ended], *, roofs: int = 0) -> int:
     """0 all OK, SKIPPED or UNSUPPORTED; 3 none OK; 4 any that failed.
 
     The first `roofs` records are measured beside what was asked for: one that failed counts, but a run has not

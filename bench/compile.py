@@ -9,14 +9,10 @@ Leaves running to `bench.run`, and what the instructions mean to `analysis`.
 from __future__ import annotations
 
 import hashlib
-import os
-import re
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,6 +27,7 @@ from triton.errors import TritonError
 from triton.runtime import _allocation, driver
 
 from bench.case import Case
+from bench.cubin import count_instructions, disassembly, resources
 from kernels.registry import op_named
 from kernels.spec import Workload
 
@@ -89,17 +86,17 @@ class Compiled:
     @property
     def registers(self) -> int:
         """Of a thread."""
-        return _resources(self.cubin)["REG"]
+        return resources(self.cubin)["REG"]
 
     @property
     def stack_bytes(self) -> int:
         """Of a thread; what spills take is in it."""
-        return _resources(self.cubin)["STACK"]
+        return resources(self.cubin)["STACK"]
 
     @property
     def sass(self) -> str:
         """The disassembly."""
-        return _sass(self.cubin)
+        return disassembly(self.cubin)
 
     @property
     def spill_loads(self) -> int:
@@ -270,33 +267,3 @@ class CompileDriver(DriverBase):  # type: ignore[misc]
 def _driver_for(arch: int) -> CompileDriver:
     """One for each arch: Triton keeps kernels, and with them their launchers, for the life of the process."""
     return CompileDriver(arch)
-
-
-def count_instructions(sass: str, opcode: str) -> int:
-    """How often an opcode stands in a disassembly, with any suffix: LDL counts LDL.64."""
-    return len(re.findall(rf"\*/\s+(?:@!?U?P\w+\s+)?{opcode}\b", sass))
-
-
-@lru_cache(maxsize=256)
-def _sass(cubin: bytes) -> str:
-    return _tool("nvdisasm", cubin, "-c")
-
-
-@lru_cache(maxsize=256)
-def _resources(cubin: bytes) -> dict[str, int]:
-    """REG, STACK, ... of the cubin's one kernel."""
-    return {
-        name: int(value) for name, value in re.findall(r"\b([A-Z]+):(\d+)", _tool("cuobjdump", cubin, "-res-usage"))
-    }
-
-
-def _tool(name: str, cubin: bytes, option: str) -> str:
-    """Output of one of the CUDA tools that come with Triton."""
-    handle, path = tempfile.mkstemp(suffix=".cubin")
-    with os.fdopen(handle, "wb") as file:
-        file.write(cubin)
-    try:
-        command = [getattr(knobs.nvidia, name).path, option, path]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    finally:
-        Path(path).unlink()

@@ -136,9 +136,10 @@ class Record:
             raise ValueError(f"{self.case.get('id')}: status {self.status} needs a detail that says why")
 
     def to_json(self) -> str:
-        """One line, without the environment (that stands in the header)."""
+        """One line, without the environment (that stands in the header) and without what is empty."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "environment"}
-        return json.dumps(fields, ensure_ascii=False, allow_nan=False)
+        told = {name: value for name, value in fields.items() if value not in ("", (), {})}
+        return json.dumps(told, ensure_ascii=False, allow_nan=False)
 
 
 def header_json(run: str, environment: Environment) -> str:

@@ -52,24 +52,34 @@ def run_case(case: Case, session: Session) -> Record:
     """Runs one case and tells how it ended; never raises for what the case itself does."""
     try:
         return _run(case, session)
-    except UnsupportedError as error:
-        return _ended(case, session, Status.UNSUPPORTED, str(error) or "the provider gives no reason")
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        return _ended(case, session, Status.OUT_OF_MEMORY, _first_line(error))
     except Exception as error:
-        if "can't allocate memory" in str(error) or "out of memory" in str(error).lower():
-            return _ended(case, session, Status.OUT_OF_MEMORY, _first_line(error))
-        return _ended(case, session, Status.FAILED, _first_line(error))
+        return _ended(case, session, *ending(error))
+
+
+def ending(error: Exception) -> tuple[Status, str]:
+    """How a case that raised has ended, and why."""
+    if isinstance(error, UnsupportedError):
+        return Status.UNSUPPORTED, str(error) or "the provider gives no reason"
+    told = ("can't allocate memory", "out of memory")
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or any(text in str(error).lower() for text in told):
+        return Status.OUT_OF_MEMORY, _first_line(error)
+    return Status.FAILED, _first_line(error)
+
+
+def not_to_run(case: Case, device: str) -> tuple[Status, str] | None:
+    """How a case ends that is not tried on a device, and why; None when it is."""
+    if device == "cpu" and case.provider in case.op.cuda_only:
+        return Status.SKIPPED, case.op.cuda_only[case.provider]
+    reason = case.op.unsupported(case.workload, case.provider)
+    return (Status.UNSUPPORTED, reason) if reason else None
 
 
 def _run(case: Case, session: Session) -> Record:
     op, workload = case.op, case.workload
     op.work(workload)
-    if session.device == "cpu" and case.provider in op.cuda_only:
-        return _ended(case, session, Status.SKIPPED, op.cuda_only[case.provider])
-    reason = op.unsupported(workload, case.provider)
-    if reason:
-        return _ended(case, session, Status.UNSUPPORTED, reason)
+    refused = not_to_run(case, session.device)
+    if refused:
+        return _ended(case, session, *refused)
     rotation = l2.plan(op.make_inputs(workload, "meta", session.seed), op.roles, session.cache_bytes)
     free = free_bytes(session.device)
     if free is not None and rotation.needed_bytes > HEADROOM * free:

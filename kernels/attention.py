@@ -40,6 +40,11 @@ def check_shapes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
         raise ValueError(f"wanted Hq a multiple of Hkv and heads up to {WIDEST_HEAD} wide, got {shapes}")
 
 
+def padded_width(head_dim: int) -> int:
+    """The power of two, at least 64, that a Triton kernel pads a head to in registers and shared memory."""
+    return max(64, 1 << (head_dim - 1).bit_length())
+
+
 def visible_keys(
     q_positions: torch.Tensor, kv_lens: torch.Tensor, kv_len: int, *, causal: bool, window: int = 0
 ) -> torch.Tensor:

@@ -10,14 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 import torch
 
-from kernels.attention import CUDA_ONLY, NO_LOWER_RIGHT, masked_attention, sdpa, sdpa_backend, visible_keys
+from kernels.attention import (
+    CUDA_ONLY,
+    NO_LOWER_RIGHT,
+    masked_attention,
+    padded_width,
+    sdpa,
+    sdpa_backend,
+    visible_keys,
+)
 from kernels.inputs import Sampler, torch_dtype
 from kernels.matmul import spread
 from kernels.optional import flash_attn
-from kernels.spec import Inputs, Op, Outputs, Workload
+from kernels.spec import TRITON_ON_CPU, Inputs, Op, Outputs, Workload
 from kernels.work import Work, attention_work, unmasked_pairs
 
 MAX_QUERIES = 8
@@ -52,6 +61,15 @@ def packed(q: torch.Tensor, kv_heads: int) -> torch.Tensor:
     """One query token's heads [B, 1, Hq, D] as [B, Hq / Hkv, Hkv, D]: each KV head's own as its queries."""
     B, _, Hq, D = q.shape
     return q.view(B, kv_heads, Hq // kv_heads, D).transpose(1, 2)
+
+
+def attention_decode_triton(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kv_lens: torch.Tensor, **how: Any
+) -> Outputs:
+    """The Triton kernels: see `kernels.attention_decode_triton.attention_decode`."""
+    from kernels import attention_decode_triton as kernel
+
+    return kernel.attention_decode(q, k, v, kv_lens, **how)
 
 
 def attention_decode_flash_attn(
@@ -133,6 +151,15 @@ def sample(inputs: Inputs) -> tuple[Inputs, Callable[[Outputs], Outputs]]:
     return fewer, cut
 
 
+def configs(workload: Workload, arch: int) -> tuple[Any, ...]:
+    """The Triton kernels' configurations for this head width."""
+    from kernels import attention_decode_triton as kernel
+
+    a = workload.axes
+    width = padded_width(max(a["head_dim"], a.get("v_head_dim", 0)))
+    return kernel.configs_for(torch_dtype(workload.dtype), width)
+
+
 def work(workload: Workload) -> Work:
     """K and V once per KV head over the real lengths; the lengths themselves are overhead."""
     a = workload.axes
@@ -208,6 +235,7 @@ OP = Op(
     reference=attention_decode_reference,
     eager=attention_decode_eager,
     providers={
+        "triton": attention_decode_triton,
         "torch": attention_decode_torch,
         "torch_flash": partial(attention_decode_torch, provider="torch_flash"),
         "torch_cudnn": partial(attention_decode_torch, provider="torch_cudnn"),
@@ -225,7 +253,8 @@ OP = Op(
     ),
     roles={"q": "resident", "k": "streamed", "v": "streamed", "kv_lens": "resident"},
     unsupported=unsupported,
-    cuda_only=CUDA_ONLY | {"flash_attn": "flash-attn runs on CUDA only"},
+    configs=configs,
+    cuda_only=TRITON_ON_CPU | CUDA_ONLY | {"flash_attn": "flash-attn runs on CUDA only"},
     sample=sample,
     facts=facts,
     validate=validate,

@@ -18,9 +18,9 @@ import triton
 import triton.language as tl
 from triton.language.extra import cuda
 
-from kernels.attention import check_shapes
+from kernels.attention import check_shapes, padded_width
 from kernels.launch import OPTIONS, sm_count
-from kernels.softmax import LN_2, LOG2_E, finished, load_rows, softmax_step
+from kernels.softmax import LN_2, LOG2_E, finished, walk_keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,30 +89,6 @@ def splits_for(sequences: int, kv_heads: int, longest: int, config: Config, sms:
 
 
 @triton.jit
-def _walk(
-    acc, m, total, q, k, v, batch, kv_head, lo, hi, q_positions, kv_len, scale_log2,
-    stride_kb, stride_ks, stride_kh, stride_kd, stride_vb, stride_vs, stride_vh, stride_vd,
-    D: tl.constexpr, DV: tl.constexpr, BLOCK_N: tl.constexpr, WIDTH: tl.constexpr, WIDTH_V: tl.constexpr,
-    MASKED: tl.constexpr,
-):  # fmt: skip
-    for start in range(lo, hi, BLOCK_N):
-        keys = load_rows(
-            k, batch, start, kv_head, stride_kb, stride_ks, stride_kh, stride_kd, kv_len, D, BLOCK_N, WIDTH, False
-        )
-        qk = tl.dot(q, keys.T, input_precision="ieee")
-        if MASKED:
-            places = start + tl.arange(0, BLOCK_N)
-            seen = (places < hi)[None, :] & (places[None, :] <= q_positions[:, None])
-            qk = tl.where(seen, qk, float("-inf"))
-        p, m, total, alpha = softmax_step(qk, m, total, scale_log2, MASKED)
-        values = load_rows(
-            v, batch, start, kv_head, stride_vb, stride_vs, stride_vh, stride_vd, kv_len, DV, BLOCK_N, WIDTH_V, False
-        )
-        acc = tl.dot(p.to(values.dtype), values, acc * alpha[:, None], input_precision="ieee")
-    return acc, m, total
-
-
-@triton.jit
 def _attention_decode_kernel(
     q, k, v, kv_lens, out, lse, partial, partial_lse, q_len, kv_heads, group, splits, scale_log2,
     stride_qb, stride_qs, stride_qh, stride_qd, stride_kb, stride_ks, stride_kh, stride_kd,
@@ -143,64 +119,14 @@ def _attention_decode_kernel(
         # Keys that every packed row sees; the others lie in the last tiles of the sequence.
         seen_by_all = max(lo, min(hi, kv_len - q_len + 1))
         full = lo + (seen_by_all - lo) // BLOCK_N * BLOCK_N
-        acc, m, total = _walk(
-            acc,
-            m,
-            total,
-            q_tile,
-            k,
-            v,
-            batch,
-            kv_head,
-            lo,
-            full,
-            q_positions,
-            kv_len,
-            scale_log2,
-            stride_kb,
-            stride_ks,
-            stride_kh,
-            stride_kd,
-            stride_vb,
-            stride_vs,
-            stride_vh,
-            stride_vd,
-            D,
-            DV,
-            BLOCK_N,
-            WIDTH,
-            WIDTH_V,
-            False,
-        )
-        acc, m, total = _walk(
-            acc,
-            m,
-            total,
-            q_tile,
-            k,
-            v,
-            batch,
-            kv_head,
-            full,
-            hi,
-            q_positions,
-            kv_len,
-            scale_log2,
-            stride_kb,
-            stride_ks,
-            stride_kh,
-            stride_kd,
-            stride_vb,
-            stride_vs,
-            stride_vh,
-            stride_vd,
-            D,
-            DV,
-            BLOCK_N,
-            WIDTH,
-            WIDTH_V,
-            True,
-        )
+        acc, m, total = walk_keys(
+            acc, m, total, q_tile, k, v, batch, kv_head, lo, full, q_positions, kv_len, scale_log2,
+            stride_kb, stride_ks, stride_kh, stride_kd, stride_vb, stride_vs, stride_vh, stride_vd,
+            D, DV, BLOCK_N, WIDTH, WIDTH_V, True, False, False, False)
+        acc, m, total = walk_keys(
+            acc, m, total, q_tile, k, v, batch, kv_head, full, hi, q_positions, kv_len, scale_log2,
+            stride_kb, stride_ks, stride_kh, stride_kd, stride_vb, stride_vs, stride_vh, stride_vd,
+            D, DV, BLOCK_N, WIDTH, WIDTH_V, True, True, False, False)
     if PDL:
         cuda.gdc_launch_dependents()
     result, row_lse = finished(acc, m, total)
@@ -277,32 +203,37 @@ def attention_decode(
     """
     _check(q, k, v, kv_lens)
     (B, Sq, Hq, D), (S, Hkv), Dv = q.shape, k.shape[1:3], v.shape[3]
-    width = max(64, triton.next_power_of_2(max(D, Dv)))
-    config = config or configs_for(q.dtype, width)[0]
-    splits = splits_for(B, Hkv, S, config, sm_count())
+    config = config or configs_for(q.dtype, padded_width(max(D, Dv)))[0]
     out = torch.empty((B, Sq, Hq, Dv), dtype=q.dtype, device=q.device)
     lse = torch.empty((B, Hq, Sq) if return_lse else (1,), dtype=torch.float32, device=q.device)
+    if B * Sq * Hq:
+        splits = splits_for(B, Hkv, S, config, sm_count())
+        _launch(q, k, v, kv_lens, out, lse if return_lse else None, config, splits)
+    return (out, lse) if return_lse else out
+
+
+def _launch(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kv_lens: torch.Tensor, out: torch.Tensor,
+    lse: torch.Tensor | None, config: Config, splits: int,
+) -> None:  # fmt: skip
+    (B, Sq, Hq, D), Hkv, Dv = q.shape, k.shape[2], v.shape[3]
     rows = B * Sq * Hq if splits > 1 else 0
     partial = torch.empty((rows, splits, Dv), dtype=torch.float32, device=q.device)
     partial_lse = torch.empty((rows, splits), dtype=torch.float32, device=q.device)
-    if B * Sq * Hq == 0:
-        return (out, lse) if return_lse else out
     strides = [stride for tensor in (q, k, v) for stride in tensor.stride()]
-    width_v = max(64, triton.next_power_of_2(Dv))
     pdl = config.pdl and splits > 1
-    pair = OPTIONS | ({"launch_pdl": True} if pdl else {})
+    options = OPTIONS | ({"launch_pdl": True} if pdl else {})
+    shared = {"DV": Dv, "WIDTH_V": padded_width(Dv), "LSE": lse is not None, "PDL": pdl, **options}
     _attention_decode_kernel[(splits * Hkv * B,)](
         q, k, v, kv_lens, out, lse, partial, partial_lse, Sq, Hkv, Hq // Hkv, splits, LOG2_E.value / math.sqrt(D),
-        *strides, D=D, DV=Dv, WIDTH=max(64, triton.next_power_of_2(D)), WIDTH_V=width_v,
-        BLOCK_M=max(16, triton.next_power_of_2(Sq * Hq // Hkv)), BLOCK_N=config.block_n, SPLIT=splits > 1,
-        LSE=return_lse, PDL=pdl, num_warps=config.num_warps, num_stages=config.num_stages, **pair,
+        *strides, D=D, WIDTH=padded_width(D), BLOCK_M=max(16, triton.next_power_of_2(Sq * Hq // Hkv)),
+        BLOCK_N=config.block_n, SPLIT=splits > 1, num_warps=config.num_warps, num_stages=config.num_stages, **shared,
     )  # fmt: skip
     if splits > 1:
-        _merge_kernel[(B * Sq * Hq,)](
-            partial, partial_lse, out, lse, Sq, Hq, splits, DV=Dv, WIDTH_V=width_v,
-            MOST_SPLITS=triton.next_power_of_2(splits), LSE=return_lse, PDL=pdl, num_warps=2, num_stages=3, **pair,
+        _merge_kernel[(rows,)](
+            partial, partial_lse, out, lse, Sq, Hq, splits,
+            MOST_SPLITS=triton.next_power_of_2(splits), num_warps=2, num_stages=3, **shared,
         )  # fmt: skip
-    return (out, lse) if return_lse else out
 
 
 def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kv_lens: torch.Tensor) -> None:

@@ -9,14 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 import torch
 
-from kernels.attention import CUDA_ONLY, NO_LOWER_RIGHT, masked_attention, sdpa, sdpa_backend, visible_keys
+from kernels.attention import (
+    CUDA_ONLY,
+    NO_LOWER_RIGHT,
+    masked_attention,
+    padded_width,
+    sdpa,
+    sdpa_backend,
+    visible_keys,
+)
 from kernels.inputs import Sampler, torch_dtype
 from kernels.matmul import spread
 from kernels.optional import flash_attn
-from kernels.spec import Inputs, Op, Outputs, UnsupportedError, Workload
+from kernels.spec import TRITON_ON_CPU, Inputs, Op, Outputs, UnsupportedError, Workload
 from kernels.work import Work, attention_work, keys_read, unmasked_pairs
 
 CHECK_IN_FULL = 2**22
@@ -42,6 +51,13 @@ def attention_prefill_torch(
     if window:
         raise UnsupportedError(NO_WINDOW)
     return sdpa(provider, q, k, v, causal=causal)
+
+
+def attention_prefill_triton(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **how: Any) -> Outputs:
+    """The Triton kernel: see `kernels.attention_prefill_triton.attention_prefill`."""
+    from kernels import attention_prefill_triton as kernel
+
+    return kernel.attention_prefill(q, k, v, **how)
 
 
 def attention_prefill_flash_attn(
@@ -122,6 +138,16 @@ def sample(inputs: Inputs) -> tuple[Inputs, Callable[[Outputs], Outputs]]:
     return fewer, cut
 
 
+def configs(workload: Workload, arch: int) -> tuple[Any, ...]:
+    """The Triton kernel's configurations for the inputs of this workload."""
+    from kernels import attention_prefill_triton as kernel
+
+    inputs = make_inputs(workload, "meta", 0)
+    q, v = inputs["q"], inputs["v"]
+    refused = kernel.path_for((("q", q), ("k", inputs["k"]), ("v", v)), arch)
+    return kernel.configs_for(q.dtype, padded_width(max(q.shape[3], v.shape[3])), refused)
+
+
 def work(workload: Workload) -> Work:
     """Exact unmasked pairs; Q and O once per query head, K and V once per KV head."""
     a = workload.axes
@@ -140,10 +166,12 @@ def work(workload: Workload) -> Work:
 
 
 def unsupported(workload: Workload, provider: str) -> str | None:
-    """What torch's SDPA cannot express."""
+    """What a provider cannot express."""
     a = workload.axes
     if a["q_heads"] % a["kv_heads"]:
         return f"{a['q_heads']} query heads do not divide among {a['kv_heads']} KV heads"
+    if provider == "triton":
+        return "the Triton kernel has no sliding window yet" if a.get("window") else None
     if provider == "flash_attn":
         return "flash-attn computes in float16 and bfloat16 only" if workload.dtype == "float32" else None
     if not provider.startswith("torch"):
@@ -186,6 +214,7 @@ OP = Op(
     reference=attention_prefill_reference,
     eager=attention_prefill_eager,
     providers={
+        "triton": attention_prefill_triton,
         "torch": attention_prefill_torch,
         "torch_flash": partial(attention_prefill_torch, provider="torch_flash"),
         "torch_cudnn": partial(attention_prefill_torch, provider="torch_cudnn"),
@@ -205,7 +234,8 @@ OP = Op(
     ),
     roles={"q": "resident", "k": "streamed", "v": "streamed"},
     unsupported=unsupported,
-    cuda_only=CUDA_ONLY | {"flash_attn": "flash-attn runs on CUDA only"},
+    configs=configs,
+    cuda_only=TRITON_ON_CPU | CUDA_ONLY | {"flash_attn": "flash-attn runs on CUDA only"},
     sample=sample,
     facts=facts,
 )

@@ -19,9 +19,9 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.attention import check_shapes
+from kernels.attention import check_shapes, padded_width
 from kernels.launch import OPTIONS, descriptor, target_arch, tma_refusal, use_allocator
-from kernels.softmax import LOG2_E, finished, load_rows, softmax_step
+from kernels.softmax import LOG2_E, finished, load_rows, walk_keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,54 +72,11 @@ def path_for(tensors: Sequence[tuple[str, torch.Tensor]], arch: int) -> str:
     return next((why for name, tensor in tensors if (why := tma_refusal(tensor, name))), "")
 
 
-def padded_width(head_dim: int) -> int:
-    """The power of two, at least 64, that a head is padded to in registers and shared memory."""
-    return max(64, int(triton.next_power_of_2(head_dim)))
-
-
 def configs_for(dtype: torch.dtype, width: int, refused: str) -> tuple[Config, ...]:
     """The configurations for a padded head width, the default first."""
     if dtype == torch.float32:
         return EXACT[width]
     return POINTERS[width] if refused else HOPPER[width]
-
-
-@triton.jit
-def _keys(
-    acc, m, total, q, k, v, batch, kv_head, lo, hi, q_positions, kv_len, scale_log2,
-    stride_kb, stride_ks, stride_kh, stride_kd, stride_vb, stride_vs, stride_vh, stride_vd,
-    D: tl.constexpr, DV: tl.constexpr, BLOCK_N: tl.constexpr, WIDTH: tl.constexpr, WIDTH_V: tl.constexpr,
-    CAUSAL: tl.constexpr, MASKED: tl.constexpr, DESCRIPTORS: tl.constexpr, WARP_SPECIALIZE: tl.constexpr,
-):  # fmt: skip
-    for start in tl.range(lo, hi, BLOCK_N, warp_specialize=WARP_SPECIALIZE):
-        keys = load_rows(
-            k, batch, start, kv_head, stride_kb, stride_ks, stride_kh, stride_kd, kv_len, D, BLOCK_N, WIDTH, DESCRIPTORS
-        )
-        qk = tl.dot(q, keys.T, input_precision="ieee")
-        if MASKED:
-            places = start + tl.arange(0, BLOCK_N)
-            seen = (places < kv_len)[None, :]
-            if CAUSAL:
-                seen = seen & (places[None, :] <= q_positions[:, None])
-            qk = tl.where(seen, qk, float("-inf"))
-        p, m, total, alpha = softmax_step(qk, m, total, scale_log2, MASKED)
-        values = load_rows(
-            v,
-            batch,
-            start,
-            kv_head,
-            stride_vb,
-            stride_vs,
-            stride_vh,
-            stride_vd,
-            kv_len,
-            DV,
-            BLOCK_N,
-            WIDTH_V,
-            DESCRIPTORS,
-        )
-        acc = tl.dot(p.to(values.dtype), values, acc * alpha[:, None], input_precision="ieee")
-    return acc, m, total
 
 
 @triton.jit
@@ -134,28 +91,22 @@ def _attention_prefill_kernel(
     program = tl.program_id(0)
     head = program % q_heads
     batch = (program // q_heads) % batches
-    tile = tl.cdiv(q_len, BLOCK_M) - 1 - program // (q_heads * batches)
+    start_m = (tl.cdiv(q_len, BLOCK_M) - 1 - program // (q_heads * batches)) * BLOCK_M
     kv_head = head // group
-    start_m = tile * BLOCK_M
     if DESCRIPTORS and not ON_HOST:
         kv_heads = q_heads // group
         q = tl.make_tensor_descriptor(
-            q, [batches, q_len, q_heads, D], [stride_qb, stride_qs, stride_qh, 1], [1, BLOCK_M, 1, WIDTH]
-        )
+            q, [batches, q_len, q_heads, D], [stride_qb, stride_qs, stride_qh, 1], [1, BLOCK_M, 1, WIDTH])
         k = tl.make_tensor_descriptor(
-            k, [batches, kv_len, kv_heads, D], [stride_kb, stride_ks, stride_kh, 1], [1, BLOCK_N, 1, WIDTH]
-        )
+            k, [batches, kv_len, kv_heads, D], [stride_kb, stride_ks, stride_kh, 1], [1, BLOCK_N, 1, WIDTH])
         v = tl.make_tensor_descriptor(
-            v, [batches, kv_len, kv_heads, DV], [stride_vb, stride_vs, stride_vh, 1], [1, BLOCK_N, 1, WIDTH_V]
-        )
+            v, [batches, kv_len, kv_heads, DV], [stride_vb, stride_vs, stride_vh, 1], [1, BLOCK_N, 1, WIDTH_V])
         out = tl.make_tensor_descriptor(
-            out, [batches, q_len, q_heads, DV], [stride_ob, stride_os, stride_oh, 1], [1, BLOCK_M, 1, WIDTH_V]
-        )
+            out, [batches, q_len, q_heads, DV], [stride_ob, stride_os, stride_oh, 1], [1, BLOCK_M, 1, WIDTH_V])
     rows = start_m + tl.arange(0, BLOCK_M)
     q_positions = rows + (kv_len - q_len)
     q_tile = load_rows(
-        q, batch, start_m, head, stride_qb, stride_qs, stride_qh, stride_qd, q_len, D, BLOCK_M, WIDTH, DESCRIPTORS
-    )
+        q, batch, start_m, head, stride_qb, stride_qs, stride_qh, stride_qd, q_len, D, BLOCK_M, WIDTH, DESCRIPTORS)
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, WIDTH_V], tl.float32)
@@ -168,70 +119,14 @@ def _attention_prefill_kernel(
         full = 0
     else:
         full = seen_by_all // BLOCK_N * BLOCK_N
-        acc, m, total = _keys(
-            acc,
-            m,
-            total,
-            q_tile,
-            k,
-            v,
-            batch,
-            kv_head,
-            0,
-            full,
-            q_positions,
-            kv_len,
-            scale_log2,
-            stride_kb,
-            stride_ks,
-            stride_kh,
-            stride_kd,
-            stride_vb,
-            stride_vs,
-            stride_vh,
-            stride_vd,
-            D,
-            DV,
-            BLOCK_N,
-            WIDTH,
-            WIDTH_V,
-            CAUSAL,
-            False,
-            DESCRIPTORS,
-            False,
-        )
-    acc, m, total = _keys(
-        acc,
-        m,
-        total,
-        q_tile,
-        k,
-        v,
-        batch,
-        kv_head,
-        full,
-        hi,
-        q_positions,
-        kv_len,
-        scale_log2,
-        stride_kb,
-        stride_ks,
-        stride_kh,
-        stride_kd,
-        stride_vb,
-        stride_vs,
-        stride_vh,
-        stride_vd,
-        D,
-        DV,
-        BLOCK_N,
-        WIDTH,
-        WIDTH_V,
-        CAUSAL,
-        True,
-        DESCRIPTORS,
-        WARP_SPECIALIZE,
-    )
+        acc, m, total = walk_keys(
+            acc, m, total, q_tile, k, v, batch, kv_head, 0, full, q_positions, kv_len, scale_log2,
+            stride_kb, stride_ks, stride_kh, stride_kd, stride_vb, stride_vs, stride_vh, stride_vd,
+            D, DV, BLOCK_N, WIDTH, WIDTH_V, CAUSAL, False, DESCRIPTORS, False)
+    acc, m, total = walk_keys(
+        acc, m, total, q_tile, k, v, batch, kv_head, full, hi, q_positions, kv_len, scale_log2,
+        stride_kb, stride_ks, stride_kh, stride_kd, stride_vb, stride_vs, stride_vh, stride_vd,
+        D, DV, BLOCK_N, WIDTH, WIDTH_V, CAUSAL, True, DESCRIPTORS, WARP_SPECIALIZE)
     result, row_lse = finished(acc, m, total)
     if LSE:
         tl.store(lse + (batch.to(tl.int64) * q_heads + head) * q_len + rows, row_lse, mask=rows < q_len)
@@ -239,12 +134,9 @@ def _attention_prefill_kernel(
         out.store([batch, start_m, head, 0], result.to(out.dtype).reshape([1, BLOCK_M, 1, WIDTH_V]))
     else:
         d = tl.arange(0, WIDTH_V)
-        base = out + batch.to(tl.int64) * stride_ob + head.to(tl.int64) * stride_oh
-        tl.store(
-            base + rows.to(tl.int64)[:, None] * stride_os + d[None, :] * stride_od,
-            result.to(out.dtype.element_ty),
-            mask=(rows < q_len)[:, None] & (d < DV)[None, :],
-        )
+        spots = (out + batch.to(tl.int64) * stride_ob + head.to(tl.int64) * stride_oh
+                 + rows.to(tl.int64)[:, None] * stride_os + d[None, :] * stride_od)
+        tl.store(spots, result.to(out.dtype.element_ty), mask=(rows < q_len)[:, None] & (d < DV)[None, :])
 
 
 def attention_prefill(
@@ -277,9 +169,9 @@ def attention_prefill(
     check_shapes(q, k, v)
     if window:
         raise ValueError(f"window={window}: this kernel has no sliding window")
-    (B, Sq, Hq, D), (Skv, Hkv), Dv = q.shape, k.shape[1:3], v.shape[3]
+    (B, Sq, Hq, D), Skv, Dv = q.shape, k.shape[1], v.shape[3]
     out = torch.empty((B, Sq, Hq, Dv), dtype=q.dtype, device=q.device)
-    lse = torch.empty((B, Hq, Sq) if return_lse else (1,), dtype=torch.float32, device=q.device)
+    lse = torch.empty((B, Hq, Sq) if return_lse else (0,), dtype=torch.float32, device=q.device)
     refused = path_for((("q", q), ("k", k), ("v", v), ("out", out)), target_arch())
     refused = refused or ("no keys" if Skv == 0 else "")
     width = padded_width(max(D, Dv))

@@ -7,11 +7,12 @@ arithmetic from about M = 300 rows of bfloat16 on an H100, DRAM below. Products 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
 from kernels.inputs import Sampler, torch_dtype
-from kernels.spec import DECODE_ROWS, Inputs, Op, UnsupportedError, Workload
+from kernels.spec import DECODE_ROWS, TRITON_ON_CPU, Inputs, Op, UnsupportedError, Workload
 from kernels.work import Work, matmul_work
 
 CHECK_IN_FULL = 2**31
@@ -50,6 +51,13 @@ def matmul_reference(a: torch.Tensor, b: torch.Tensor, *, allow_tf32: bool = Fal
     return a.double() @ b.double()
 
 
+def matmul_triton(a: torch.Tensor, b: torch.Tensor, *, allow_tf32: bool = False, config: Any = None) -> torch.Tensor:
+    """The Triton kernel: see `kernels.matmul_triton.matmul`. Triton is imported when it is first run."""
+    from kernels import matmul_triton as kernel
+
+    return kernel.matmul(a, b, allow_tf32=allow_tf32, config=config)
+
+
 def make_inputs(workload: Workload, device: torch.device | str, seed: int) -> Inputs:
     """a [M, K] and b [K, N], K-major; `allow_tf32` for tfloat32."""
     M, N, K = (workload.axes[axis] for axis in "MNK")
@@ -76,6 +84,15 @@ def spread(size: int, count: int, device: torch.device) -> torch.Tensor:
     return torch.linspace(0, size - 1, min(size, count), device=device, dtype=torch.float64).round().long()
 
 
+def configs(workload: Workload, arch: int) -> tuple[Any, ...]:
+    """The Triton kernel's configurations for the inputs of this workload."""
+    from kernels import matmul_triton as kernel
+
+    inputs = make_inputs(workload, "meta", 0)
+    refused = kernel.path_for(inputs["a"], inputs["b"], arch, inputs["allow_tf32"])
+    return kernel.configs_for(arch, inputs["a"].dtype, inputs["allow_tf32"], refused)
+
+
 def work(workload: Workload) -> Work:
     """2 M N K FLOPs; A, B and C once."""
     return matmul_work(*(workload.axes[axis] for axis in "MNK"), dtype=workload.dtype)
@@ -98,7 +115,9 @@ OP = Op(
     make_inputs=make_inputs,
     reference=matmul_reference,
     eager=matmul_torch,
-    providers={"torch": matmul_torch},
+    providers={"triton": matmul_triton, "torch": matmul_torch},
+    cuda_only=TRITON_ON_CPU,
+    configs=configs,
     work=work,
     describe_axes=describe_axes,
     check_workloads=(

@@ -7,12 +7,13 @@ bfloat16) and the launch floor bounds the small ones. W is a linear layer's weig
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
 from kernels import matmul
 from kernels.inputs import Sampler, torch_dtype
-from kernels.spec import DECODE_ROWS, Inputs, Op, Workload
+from kernels.spec import DECODE_ROWS, TRITON_ON_CPU, Inputs, Op, Workload
 from kernels.work import Work, matmul_work
 
 
@@ -39,6 +40,15 @@ def matmul_decode_reference(x: torch.Tensor, w: torch.Tensor, *, allow_tf32: boo
     return x.double() @ w.double().t()
 
 
+def matmul_decode_triton(
+    x: torch.Tensor, w: torch.Tensor, *, allow_tf32: bool = False, config: Any = None
+) -> torch.Tensor:
+    """The Triton kernels: see `kernels.matmul_decode_triton.matmul_decode`."""
+    from kernels import matmul_decode_triton as kernel
+
+    return kernel.matmul_decode(x, w, allow_tf32=allow_tf32, config=config)
+
+
 def make_inputs(workload: Workload, device: torch.device | str, seed: int) -> Inputs:
     """x [M, K] and w [N, K]; `allow_tf32` for tfloat32."""
     M, N, K = (workload.axes[axis] for axis in "MNK")
@@ -57,6 +67,13 @@ def sample(inputs: Inputs) -> tuple[Inputs, Callable[[torch.Tensor], torch.Tenso
         return inputs, lambda out: out
     columns = matmul.spread(w.shape[0], matmul.SAMPLED_COLUMNS, x.device)
     return inputs | {"w": w[columns]}, lambda out: out[:, columns]
+
+
+def configs(workload: Workload, arch: int) -> tuple[Any, ...]:
+    """The Triton kernels' configurations for this many rows."""
+    from kernels import matmul_decode_triton as kernel
+
+    return kernel.configs_for(workload.axes["M"], torch_dtype(workload.dtype))
 
 
 def work(workload: Workload) -> Work:
@@ -87,7 +104,9 @@ OP = Op(
     make_inputs=make_inputs,
     reference=matmul_decode_reference,
     eager=matmul_decode_torch,
-    providers={"torch": matmul_decode_torch},
+    providers={"triton": matmul_decode_triton, "torch": matmul_decode_torch},
+    cuda_only=TRITON_ON_CPU,
+    configs=configs,
     work=work,
     describe_axes=describe_axes,
     check_workloads=(

@@ -227,16 +227,19 @@ def matmul_decode(
     if config.form == "gemv" and M != 1:
         raise ValueError(f"{config} is for one row, got M={M}")
     y = torch.empty((M, N), dtype=x.dtype, device=x.device)
-    if M * N == 0:
-        return y
-    splits = splits_for(N, K, config, sm_count())
-    partial = torch.empty((splits, M, N) if splits > 1 else (1,), dtype=torch.float32, device=x.device)
+    if M * N:
+        _launch(x, w, y, allow_tf32, config, splits_for(N, K, config, sm_count()))
+    return y
+
+
+def _launch(x: torch.Tensor, w: torch.Tensor, y: torch.Tensor, allow_tf32: bool, config: Config, splits: int) -> None:
+    (M, K), N = x.shape, w.shape[0]
+    partial = torch.empty((splits, M, N) if splits > 1 else (0,), dtype=torch.float32, device=x.device)
     pdl = config.pdl and splits > 1
-    options = {"num_warps": config.num_warps, "num_stages": config.num_stages, **OPTIONS}
-    pair = {"launch_pdl": True} if pdl else {}
+    options = OPTIONS | ({"launch_pdl": True} if pdl else {})
     shared = {
         "BLOCK_N": config.block_n, "BLOCK_K": config.block_k, "SPLIT": splits > 1, "PDL": pdl,
-        "EVEN_K": K % config.block_k == 0, **options, **pair,
+        "EVEN_K": K % config.block_k == 0, "num_warps": config.num_warps, "num_stages": config.num_stages, **options,
     }  # fmt: skip
     grid = (triton.cdiv(N, config.block_n) * splits,)
     if config.form == "gemv":
@@ -249,6 +252,5 @@ def matmul_decode(
         )  # fmt: skip
     if splits > 1:
         _reduce_kernel[(triton.cdiv(M * N, REDUCE_BLOCK),)](
-            partial, y, M * N, splits, BLOCK=REDUCE_BLOCK, PDL=pdl, num_warps=4, num_stages=2, **OPTIONS, **pair
+            partial, y, M * N, splits, BLOCK=REDUCE_BLOCK, PDL=pdl, num_warps=4, num_stages=2, **options
         )
-    return y

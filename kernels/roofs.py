@@ -17,7 +17,13 @@ from kernels.inputs import Sampler
 from kernels.spec import Inputs, Op, Workload
 from kernels.work import Work, storage_bytes
 
-PEAK_MATMUL = replace(matmul.OP, name="peak_matmul", summary="the best matmul of a list of shapes, per dtype")
+PEAK_MATMUL = replace(
+    matmul.OP,
+    name="peak_matmul",
+    summary="the best matmul of a list of shapes, per dtype",
+    providers={"torch": matmul.matmul_torch},
+    cuda_only={},
+)
 
 
 def read_torch(x: torch.Tensor) -> torch.Tensor:

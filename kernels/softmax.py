@@ -29,7 +29,7 @@ def load_rows(
         d = tl.arange(0, BLOCK_WIDTH)
         base = x + batch.to(tl.int64) * stride_b + head.to(tl.int64) * stride_h
         pointers = base + s.to(tl.int64)[:, None] * stride_s + d[None, :] * stride_d
-        if BLOCK_WIDTH == width:
+        if width == BLOCK_WIDTH:
             tile = tl.load(pointers, mask=(s < rows)[:, None], other=0.0)
         else:
             tile = tl.load(pointers, mask=(s < rows)[:, None] & (d < width)[None, :], other=0.0)
@@ -54,6 +54,40 @@ def softmax_step(qk, m, total, scale_log2, GUARDED: tl.constexpr):
     p = tl.exp2(qk * scale_log2 - shift[:, None])
     alpha = tl.exp2(m - shift)
     return p, m_new, total * alpha + tl.sum(p, 1), alpha
+
+
+@triton.jit
+def walk_keys(
+    acc, m, total, q, k, v, batch, kv_head, lo, hi, q_positions, kv_len, scale_log2,
+    stride_kb, stride_ks, stride_kh, stride_kd, stride_vb, stride_vs, stride_vh, stride_vd,
+    D: tl.constexpr, DV: tl.constexpr, BLOCK_N: tl.constexpr, WIDTH: tl.constexpr, WIDTH_V: tl.constexpr,
+    CAUSAL: tl.constexpr, MASKED: tl.constexpr, DESCRIPTORS: tl.constexpr, WARP_SPECIALIZE: tl.constexpr,
+):  # fmt: skip
+    """Attends the query rows to keys lo .. hi - 1 in tiles of BLOCK_N, lo a multiple of it from the caller's start.
+
+    Args:
+        acc, m, total: accumulated weights x values, maximum and sum of each row; returned updated.
+        q: [rows, WIDTH] tile; q_positions [rows] are its places among the keys.
+        k, v: descriptors of [B, S, H, D], or pointers with the strides that follow; kv_len rows exist.
+        MASKED: whether a tile may hold keys that some row does not see: past hi or, when CAUSAL, past its place.
+    """
+    for start in tl.range(lo, hi, BLOCK_N, warp_specialize=WARP_SPECIALIZE):
+        keys = load_rows(
+            k, batch, start, kv_head, stride_kb, stride_ks, stride_kh, stride_kd, kv_len, D, BLOCK_N, WIDTH, DESCRIPTORS
+        )
+        qk = tl.dot(q, keys.T, input_precision="ieee")
+        if MASKED:
+            places = start + tl.arange(0, BLOCK_N)
+            seen = (places < hi)[None, :]
+            if CAUSAL:
+                seen = seen & (places[None, :] <= q_positions[:, None])
+            qk = tl.where(seen, qk, float("-inf"))
+        p, m, total, alpha = softmax_step(qk, m, total, scale_log2, MASKED)
+        values = load_rows(
+            v, batch, start, kv_head, stride_vb, stride_vs, stride_vh, stride_vd, kv_len, DV, BLOCK_N, WIDTH_V,
+            DESCRIPTORS)
+        acc = tl.dot(p.to(values.dtype), values, acc * alpha[:, None], input_precision="ieee")
+    return acc, m, total
 
 
 @triton.jit

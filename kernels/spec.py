@@ -120,6 +120,7 @@ class Workload:
         return f",kv_lens={text}"
 
 
+TRITON_ON_CPU = {"triton": "interpreted kernels have no speed: the Triton provider is timed on a GPU"}
 Inputs = dict[str, Any]
 Outputs = Any
 """A tensor, or a tuple of tensors in the order of the reference's."""

@@ -6,6 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
+from analysis.frame import load
+from analysis.roofline import Device, points
 from bench.record import Environment, Record, RecordWriter, Status
 from kernels.spec import Workload
 from kernels.work import Work, attention_work, matmul_work, unmasked_pairs
@@ -24,6 +28,8 @@ NAMELESS = Environment(device_type="cuda")
 CPU = Environment(
     device_type="cpu", device_name="Example CPU 9000", threads=2, l2_bytes=32 << 20, taken_at="2026-03-01T09:00:00Z"
 )
+Classified = tuple[pd.DataFrame, list[Device]]
+"""What `analysis.roofline.points` gives."""
 Roof = tuple[float, float, float]
 """TFLOP/s, GB/s, launch us."""
 MEASURED_WITH = {"timer": "cuda_graph", "cache": "cold", "regime": "burst", "launch": "graph"}
@@ -116,3 +122,9 @@ def write(path: Path, run: str, environment: Environment, records: Sequence[Reco
         for each in records:
             writer.append(each)
     return file
+
+
+def classified(directory: Path, *runs: tuple[Environment, Sequence[Record]]) -> Classified:
+    """The points of some runs, each in its own file."""
+    paths = [write(directory / r[0].run, r[0].run, environment, r) for environment, r in runs]
+    return points(load(paths))

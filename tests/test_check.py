@@ -190,9 +190,17 @@ def test_a_launch_that_writes_all_but_one_value_is_found_out() -> None:
     assert "1 of 512 values are NaN" in problem_of(nearly)
 
 
-def test_poison_reaches_every_way_to_leave_memory_unwritten_and_ends_with_the_block() -> None:
-    before = torch.get_deterministic_debug_mode()
+def test_poison_ends_with_the_block_in_whatever_mode_came_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    modes = [2]
+    monkeypatch.setattr(torch, "get_deterministic_debug_mode", lambda: modes[-1])
+    monkeypatch.setattr(torch, "set_deterministic_debug_mode", modes.append)
     with pytest.raises(KeyError), poisoned():
+        raise KeyError
+    assert modes == [2, "warn", 2]
+
+
+def test_poison_reaches_every_way_to_leave_memory_unwritten() -> None:
+    with poisoned():
         for made in (
             torch.empty(4),
             torch.empty_like(torch.ones(4)),
@@ -202,8 +210,6 @@ def test_poison_reaches_every_way_to_leave_memory_unwritten_and_ends_with_the_bl
         ):
             assert made.isnan().all()
         assert (torch.empty(4, dtype=torch.int32) == 2**31 - 1).all()
-        raise KeyError
-    assert torch.get_deterministic_debug_mode() == before
 
 
 def in_bfloat16(a: torch.Tensor, b: torch.Tensor, **_: object) -> torch.Tensor:

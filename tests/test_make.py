@@ -211,9 +211,22 @@ def test_make_bench_names_one_run_directory_that_git_ignores() -> None:
 
 def test_make_test_lints_then_runs_the_timed_tests_alone() -> None:
     text = make("test")
-    steps = ["ruff check", "ruff format --check", "-m mypy", "pytest -n 2 -m 'not speed'", "pytest -m speed"]
+    steps = ["ruff check", "ruff format --check", "-m mypy", "pytest -n 2 -m 'not speed'", "tests/interpreter"]
+    steps.append("pytest -m speed")
     places = [text.index(step) for step in steps]
     assert places == sorted(places)
+
+
+def test_make_test_interprets_kernels_in_a_process_of_their_own() -> None:
+    [line] = [line for line in make("test").splitlines() if "TRITON_INTERPRET" in line]
+    assert re.fullmatch(r"TRITON_INTERPRET=1 \S+ -m pytest .*tests/interpreter", line)
+
+
+def test_make_compile_matrix_runs_the_ends_of_the_supported_range_and_the_pin() -> None:
+    text = make("compile-matrix")
+    first, end = re.findall(r"3\.(\d+)", next(r for r in PROJECT["dependencies"] if r.startswith("triton")))
+    paths = re.findall(r"(?m)^(?:PYTHONPATH=\.triton/(\S+) )?\S+ -m pytest .*tests/test_kernel_builds\.py$", text)
+    assert paths == ["", f"3.{first}.0", f"3.{int(end) - 1}.0"]
 
 
 def test_nothing_installs_outside_the_environment() -> None:

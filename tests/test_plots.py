@@ -24,24 +24,16 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
+from synthetic import Classified, classified
 
 from analysis import plots
-from analysis.frame import load
 from analysis.roof_lines import FlatRoof, View, label_heights
-from analysis.roofline import Device, points
-from analysis.trajectories import longest, trajectories
-from bench.record import Environment, Record
+from analysis.trajectories import trajectories
+from bench.record import Record
 from kernels.spec import Workload
 from kernels.work import Work
 
 ROOT = Path(__file__).parents[1]
-Classified = tuple[pd.DataFrame, list[Device]]
-
-
-def classified(directory: Path, *runs: tuple[Environment, Sequence[Record]]) -> Classified:
-    """The points of some runs, each in its own file."""
-    paths = [synthetic.write(directory / r[0].run, r[0].run, environment, r) for environment, r in runs]
-    return points(load(paths))
 
 
 def h100_records(run: str = "h100") -> list[Record]:
@@ -177,49 +169,6 @@ def test_two_gpus_never_share_a_panel_or_a_line(tmp_path: Path) -> None:
     figure = plots.roofline_figure(frame, devices, "two")
     assert [axes.get_title() for axes in figure.axes] == ["NVIDIA H100 80GB HBM3: 3 points", "NVIDIA H200: 3 points"]
     assert [len(line.sizes) for line in trajectories(frame)] == [3, 3]
-
-
-def test_two_runs_and_two_ways_of_measuring_never_share_a_line(tmp_path: Path) -> None:
-    cold = [synthetic.matmul("cold", m) for m in (1, 16)]
-    hot = [synthetic.matmul("hot", m, cache="hot") for m in (2, 32)]
-    frame, _ = classified(tmp_path, (synthetic.H100, cold), (synthetic.H100, hot))
-    assert sorted(tuple(line.sizes) for line in trajectories(frame)) == [(1, 16), (2, 32)]
-
-
-def test_dtypes_windows_and_providers_have_lines_of_their_own(tmp_path: Path) -> None:
-    """F13."""
-    records = [synthetic.matmul("r", m, dtype=d) for d in ("bfloat16", "float16") for m in (1, 8, 64)]
-    records += [synthetic.attention("r", b, 1, 4096, window=w) for w in (128, 1024) for b in (1, 4)]
-    records += [synthetic.attention("r", b, 1, 4096, provider="torch") for b in (1, 4)]
-    frame, _ = classified(tmp_path, (synthetic.H100, records))
-    lines = trajectories(frame)
-    assert sorted((t.axis, t.dtype, t.provider, tuple(t.sizes)) for t in lines) == [
-        ("M", "bfloat16", "triton", (1, 8, 64)),
-        ("M", "float16", "triton", (1, 8, 64)),
-        ("batch", "bfloat16", "torch", (1, 4)),
-        ("batch", "bfloat16", "triton", (1, 4)),
-        ("batch", "bfloat16", "triton", (1, 4)),
-    ]
-
-
-def test_lines_run_over_m_batch_and_prompt_length(tmp_path: Path) -> None:
-    records = [synthetic.attention("r", 1, q, q) for q in (512, 2048, 128)]
-    records += [synthetic.attention("r", b, 1, kv) for b in (4, 1) for kv in (1024, 2048)]
-    records += [synthetic.matmul("r", m, n) for m in (64, 1) for n in (4096, 1024)]
-    frame, _ = classified(tmp_path, (synthetic.H100, records))
-    lines = trajectories(frame)
-    assert sorted((t.axis, tuple(t.sizes)) for t in lines) == [
-        ("M", (1, 64)), ("M", (1, 64)), ("batch", (1, 4)), ("batch", (1, 4)), ("q_len", (128, 512, 2048)),
-    ]  # fmt: skip
-    named = longest(lines, most=2)
-    assert [t.end_labels for t in named] == [("M=1", "M=64"), ("q_len=128", "q_len=2048")]
-
-
-def test_invalid_points_are_on_no_line(tmp_path: Path) -> None:
-    records = [synthetic.matmul("r", m) for m in (1, 16)] + [synthetic.matmul("r", 4096, times_us=(1.0,))]
-    frame, _ = classified(tmp_path, (synthetic.H100, records))
-    assert list(frame["class"]) == ["memory-bound", "memory-bound", "invalid"]
-    assert [tuple(line.sizes) for line in trajectories(frame)] == [(1, 16)]
 
 
 def test_points_off_log_axes_are_left_out_and_counted(tmp_path: Path) -> None:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from stub_cuda.driver import ChildError, problems, run_cases, run_in_stub
+from stub_cuda.driver import TRITONS, ChildError, problems, run_cases, run_in_stub
 
-__all__ = ["ChildError", "problems", "run_cases", "run_in_stub"]
+__all__ = ["TRITONS", "ChildError", "problems", "run_cases", "run_in_stub"]

@@ -61,7 +61,7 @@ class StandIns(TorchFunctionMode):
             # Holding the storage keeps its key from being another's later.
             self._storages[key] = (storage, self._next)
             self._next += -(-max(storage.nbytes(), 1) // ALLOCATION_BYTES) * ALLOCATION_BYTES
-        return self._storages[key][1] + tensor.storage_offset() * tensor.element_size()
+        return self._storages[key][1] + int(tensor.storage_offset()) * tensor.element_size()
 
 
 @dataclass(slots=True)

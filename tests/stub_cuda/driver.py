@@ -24,6 +24,9 @@ from bench.case import Case
 ROOT = Path(__file__).resolve().parents[2]
 BUILT = ROOT / ".triton"
 """Ignored by git: other Tritons, the stub, and a compile cache apart from the one that GPU runs use."""
+OLDEST = Path(os.environ.get("ROOFMARK_TRITON_3_6", BUILT / "3.6.0"))
+TRITONS: dict[str, Path | None] = {"installed": None, "3.6.0": OLDEST}
+"""The Triton of this environment, and the oldest that is supported; `make test` unpacks that one."""
 SOURCE = Path(__file__).with_name("cuda_stub.c")
 
 

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+from toy_ops import OVER_SHARED, SPILLING, TOY, describe, toy_matmul
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from bench.case import Case
 from bench.compile import compile_case
 from stub_cuda.child import Observation, capturing, libcuda, observe
-from toy_ops import OVER_SHARED, SPILLING, TOY, describe, toy_matmul
 
 
 @triton.jit

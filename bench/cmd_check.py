@@ -1,0 +1,152 @@
+"""`bench check`: outputs against the float64 reference, and nothing timed; on the GPU, or interpreted on a CPU."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from bench import interpret, l2
+from bench import selection as options
+from bench.case import Case, select
+from bench.check import check_case
+from bench.cmd_run import exit_code
+from bench.device import choose_device
+from bench.record import Status
+from bench.run import HEADROOM, ending, free_bytes, not_to_run
+from bench.selection import chosen_cases, exit_codes, stderr
+from kernels.registry import OPS, op_named
+
+START_UNTIL_S = 150
+"""Seconds after which an interpreted check starts no further case: the whole ends within `interpret.LIMIT_S`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """How the check of a case ended; `error` holds the figures of the error rule."""
+
+    case_id: str
+    status: Status
+    detail: str = ""
+    error: dict[str, float] = field(default_factory=dict)
+
+
+def check(
+    ops: options.OpsArgument = None,
+    suite: options.SuiteOption = None,
+    sets: options.SetOption = None,
+    dtype: options.DtypeOption = None,
+    model: options.ModelOption = None,
+    tp: options.TpOption = 1,
+    provider: options.ProviderOption = None,
+    match: options.MatchOption = "",
+    device: options.DeviceOption = None,
+    interpreted: Annotated[
+        bool,
+        typer.Option("--interpret", help="Small cases by Triton's interpreter: needs no GPU, ends within 3 minutes."),
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the inputs.")] = 0,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Check outputs against the float64 reference: suite quick, or the cases that the options mean.
+
+    Exit code 0: all OK, SKIPPED or UNSUPPORTED; 4: some failed; 3: none OK, or no usable device; 2: usage.
+    """
+    with exit_codes():
+        if interpreted:
+            if suite or sets or dtype or model or provider or device:
+                raise ValueError(
+                    "--interpret checks the ops' own small cases on the CPU: it takes ops, --match, --seed"
+                )
+            _interpret(ops, match, seed, as_json)
+        cases = chosen_cases(
+            ops,
+            suite=suite,
+            default_suite="quick",
+            sets=sets,
+            dtypes=dtype,
+            model=model,
+            tp=tp,
+            providers=provider,
+            match=match,
+        )
+        _check_all(cases, choose_device(device), seed, as_json=as_json)
+
+
+def _interpret(
+    ops: Sequence[str] | None, match: str, seed: int, as_json: bool, *, sizes: Sequence[object] = ()
+) -> None:
+    """Checks the ops' own small cases in a process with the interpreter on, and exits as that does."""
+    if any(sizes):
+        raise ValueError("--interpret checks the ops' own small cases: it takes ops, --match and --seed")
+    cases = interpret.interpreted_cases([op_named(name) for name in ops] if ops else OPS)
+    if not cases:
+        raise ValueError(f"no Triton kernel to interpret in {', '.join(ops or (op.name for op in OPS))}")
+    cases = select(cases, match=match)
+    if interpret.is_on():
+        end = time.monotonic() + START_UNTIL_S
+        _check_all(cases, "cpu", seed, as_json=as_json, in_time=lambda: time.monotonic() < end)
+    stderr.print(
+        f"Triton's interpreter, on the CPU: {len(cases)} small cases in float16 and float32, at most 3 minutes. "
+        "It shows that the algorithm is right, not that the compiled kernel is."
+    )
+    arguments = ["check", *(ops or ()), "--interpret", "--match", match, "--seed", str(seed)]
+    code = interpret.rerun([*arguments, *(["--json"] if as_json else [])])
+    if code is None:
+        stderr.print(f"[red]error:[/red] not done after {interpret.LIMIT_S} s: name one op, or a --match")
+    raise typer.Exit(4 if code is None else code)
+
+
+def _check_all(
+    cases: Sequence[Case], device: str, seed: int, *, as_json: bool, in_time: Callable[[], bool] = lambda: True
+) -> None:
+    """Checks the cases in order, tells how each ended, and exits with the documented code."""
+    results = []
+    for number, case in enumerate(cases, start=1):
+        stderr.print(f"[{number}/{len(cases)}] {case.id}", markup=False)
+        late = Checked(case.id, Status.SKIPPED, f"not begun within {START_UNTIL_S} s")
+        results.append(check_one(case, device, seed) if in_time() else late)
+    code = exit_code(results)
+    if as_json:
+        counts = Counter(str(result.status) for result in results)
+        document = {"device": device, "interpreted": interpret.is_on(), "counts": counts, "exit": code}
+        typer.echo(json.dumps(document | {"cases": [asdict(result) for result in results]}, ensure_ascii=False))
+    else:
+        _print(results)
+    raise typer.Exit(code)
+
+
+def check_one(case: Case, device: str, seed: int) -> Checked:
+    """Checks one case; never raises for what the case itself does."""
+    try:
+        refused = not_to_run(case, device)
+        if refused:
+            return Checked(case.id, *refused)
+        needed = l2.plan(case.op.make_inputs(case.workload, "meta", seed), case.op.roles, 0).needed_bytes
+        free = free_bytes(device)
+        if free is not None and needed > HEADROOM * free:
+            return Checked(case.id, Status.SKIPPED, f"needs {needed:,} bytes, {free:,} are free on this device")
+        inputs = case.op.make_inputs(case.workload, device, seed)
+        verdict = check_case(case.op, case.op.providers[case.provider], inputs)
+    except Exception as error:
+        return Checked(case.id, *ending(error))
+    return Checked(case.id, Status.INCORRECT if verdict.problem else Status.OK, verdict.problem, verdict.figures)
+
+
+def _print(results: Sequence[Checked]) -> None:
+    table = Table("case", "status", "max error", "limit", "RMS error", "limit", box=None)
+    names = ("out_max_error", "out_max_limit", "out_rms_error", "out_rms_limit")
+    for result in results:
+        shown = (f"{result.error[name]:.3g}" if name in result.error else "" for name in names)
+        table.add_row(result.case_id, str(result.status), *shown)
+    Console(highlight=False, width=None if Console().is_terminal else 200).print(table)
+    for (status, detail), count in Counter((r.status, r.detail) for r in results if r.detail).items():
+        typer.echo(f"{count} {status}: {detail}")
+    typer.echo(", ".join(f"{count} {status}" for status, count in Counter(str(r.status) for r in results).items()))
