@@ -75,7 +75,7 @@ def test_named_backends_are_recorded_under_their_name_and_other_libraries_have_n
     inputs = op.make_inputs(op.check_workloads[0], "cpu", 0)
     assert op.facts("torch_flash", inputs) == {"sdpa_backend": "FLASH_ATTENTION"}
     assert op.facts("torch_cudnn", inputs) == {"sdpa_backend": "CUDNN_ATTENTION"}
-    assert op.facts("flash_attn", inputs) == op.facts("triton", inputs) == {}
+    assert op.facts("flash_attn", inputs) == {}
 
 
 def test_torchs_choice_is_asked_about_the_very_problem_it_then_solves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,6 +141,22 @@ def test_a_backend_that_refuses_is_unsupported_with_torchs_words(op: Op) -> None
     inputs = op.make_inputs(op.check_workloads[0], "cpu", 0)
     with pytest.raises(UnsupportedError, match="backend for torch_cudnn refuses this problem"):
         op.providers["torch_cudnn"](**inputs)
+
+
+@pytest.mark.parametrize(
+    ("words", "raised"),
+    [("No available kernel. Aborting execution.", UnsupportedError), ("CUDA error: out of luck", RuntimeError)],
+)
+def test_only_a_refusal_is_unsupported_and_a_failure_stays_one(
+    words: str, raised: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*tensors: torch.Tensor, **how: Any) -> torch.Tensor:
+        raise RuntimeError(words)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", fails)
+    with pytest.raises(raised, match=words) as caught:
+        sdpa("torch_flash", *tensors(6, 6), causal=True)
+    assert caught.type is raised
 
 
 def test_a_window_is_refused_and_never_ignored() -> None:

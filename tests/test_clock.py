@@ -128,6 +128,11 @@ def test_graphs_are_whole_rounds_in_order_of_a_millisecond_and_at_most_8000_node
         assert graph.nodes == list(range(sets)) * (len(graph.nodes) // sets)
 
 
+def test_launches_too_short_for_a_millisecond_stop_at_8000_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = SimulatedGpu(monkeypatch, 0.05)
+    assert CudaGraphClock(launches_on(gpu, 1000)).launches_per_sample == max(len(g.nodes) for g in gpu.graphs) == 8000
+
+
 def test_a_sample_is_one_replay_of_the_larger_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = SimulatedGpu(monkeypatch, 3.0)
     clock = warm_graph_clock(gpu, 3)

@@ -1,7 +1,8 @@
-"""The matmul ops against independent truth: loops in float64, and values worked out by hand, off every tile size."""
+"""The matmul and roof ops against independent truth: loops in float64, values worked out by hand, sizes off a tile."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.check import check_case
-from kernels import matmul, matmul_decode
+from kernels import matmul, matmul_decode, roofs
 from kernels.spec import Op
 
 MATMULS = (matmul.OP, matmul_decode.OP)
@@ -137,3 +138,17 @@ def test_any_shape_passes_the_error_rule(M: int, N: int, K: int, dtype: str) -> 
         for provider in set(op.providers) - set(op.cuda_only):
             if op.unsupported(workload, provider) is None:
                 assert check_case(op, op.providers[provider], inputs).problem == "", (op.name, provider)
+
+
+def test_roof_ops_read_copy_and_launch_what_they_say() -> None:
+    """1 + 2 + .. + 1001 = 501,501, exact in float32; a copy fills what was NaN; a launch leaves its one value 0."""
+    numbers = torch.arange(1.0, 1002)
+    for op, inputs, expected in (
+        (roofs.PEAK_READ, {"x": numbers}, torch.tensor(501501.0)),
+        (roofs.PEAK_COPY, {"x": numbers, "y": torch.full((1001,), math.nan)}, numbers),
+        (roofs.EMPTY_LAUNCH, {"x": torch.ones(1)}, torch.zeros(1)),
+    ):
+        assert torch.equal(op.reference(**inputs), expected.double())
+        for provider in set(op.providers) - set(op.cuda_only):
+            assert torch.equal(op.providers[provider](**inputs), expected), (op.name, provider)
+            assert "y" not in inputs or torch.equal(inputs["y"], expected)
