@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -176,7 +176,7 @@ def _ended(case: Case, session: Session, status: Status, detail: str, **measured
         work=_declared_work(case),
         regime="burst",
         data={"distribution": DISTRIBUTION, "seed": session.seed},
-        source_sha256=source_sha256(case.op.name, case.op.make_inputs),
+        source_sha256=source_sha256(case.op.make_inputs),
         taken_at=datetime.now(UTC).isoformat(timespec="seconds"),
         environment=session.environment,
         **measured,
@@ -192,9 +192,15 @@ def _declared_work(case: Case) -> dict[str, int]:
 
 
 @cache
-def source_sha256(op_name: str, make_inputs: Any) -> str:
-    """Of the file that holds the op: what resuming and comparing recognise changed code by."""
-    return hashlib.sha256(inspect.getsource(inspect.getmodule(make_inputs) or make_inputs).encode()).hexdigest()
+def source_sha256(make_inputs: Callable[..., Any]) -> str:
+    """Of the code that a case of this op runs: what resuming and comparing recognise changed code by.
+
+    An op of this suite shares device code with others, so the whole of its package is taken: too many records are
+    called changed rather than one too few. A user's op is its own file.
+    """
+    own = Path(inspect.getsourcefile(make_inputs) or "")
+    files = sorted(own.parent.glob("*.py")) if (own.parent / "registry.py").exists() else [own]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def _rotation_facts(rotation: l2.Rotation) -> dict[str, int]:
