@@ -122,11 +122,11 @@ def _attention_decode_kernel(
         acc, m, total = walk_keys(
             acc, m, total, q_tile, k, v, batch, kv_head, lo, full, q_positions, kv_len, scale_log2,
             stride_kb, stride_ks, stride_kh, stride_kd, stride_vb, stride_vs, stride_vh, stride_vd,
-            D, DV, BLOCK_N, WIDTH, WIDTH_V, True, False, False, False)
+            D, DV, BLOCK_N, WIDTH, WIDTH_V, True, False, 0, False)
         acc, m, total = walk_keys(
             acc, m, total, q_tile, k, v, batch, kv_head, full, hi, q_positions, kv_len, scale_log2,
             stride_kb, stride_ks, stride_kh, stride_kd, stride_vb, stride_vs, stride_vh, stride_vd,
-            D, DV, BLOCK_N, WIDTH, WIDTH_V, True, True, False, False)
+            D, DV, BLOCK_N, WIDTH, WIDTH_V, True, True, 0, False)
     if PDL:
         cuda.gdc_launch_dependents()
     result, row_lse = finished(acc, m, total)

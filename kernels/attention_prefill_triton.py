@@ -31,7 +31,7 @@ class Config:
     Attributes:
         block_m, block_n: queries and keys of a tile.
         num_warps, num_stages: of the compiler.
-        descriptors: "host", "device" (made by the kernel), or "" for pointers.
+        descriptors: "device" (made by the kernel), "host", or "" for pointers.
         warp_specialize: producer and consumer warps; engages with 4 warps, device-made descriptors and one loop, so
             every tile is masked.
     """
@@ -40,20 +40,27 @@ class Config:
     block_n: int
     num_warps: int = 8
     num_stages: int = 2
-    descriptors: str = "host"
+    descriptors: str = "device"
     warp_specialize: bool = False
 
 
 HOPPER = {
-    64: (Config(block_m=128, block_n=128, num_stages=3), Config(block_m=128, block_n=64, num_stages=3)),
+    64: (
+        Config(block_m=128, block_n=128, num_stages=3),
+        Config(block_m=128, block_n=64, num_stages=3),
+        Config(block_m=128, block_n=128, num_stages=3, descriptors="host"),
+    ),
     128: (
         Config(block_m=128, block_n=128, num_stages=2),
         Config(block_m=128, block_n=64, num_stages=3),
-        Config(block_m=128, block_n=128, num_stages=2, descriptors="device"),
-        Config(block_m=128, block_n=128, num_warps=4, descriptors="device", warp_specialize=True),
+        Config(block_m=128, block_n=128, num_stages=2, descriptors="host"),
+        Config(block_m=128, block_n=128, num_warps=4, warp_specialize=True),
     ),
     256: (Config(block_m=128, block_n=64, num_stages=2),),
 }
+"""Device-made descriptors are of one head and leave Q in shared memory; host-made ones must span all heads, and the
+reshape that they need keeps Q in registers: 33 more of them for D = 128, and for D = 256 a full wait after every
+wgmma."""
 POINTERS = {
     64: (Config(block_m=128, block_n=64, num_warps=4, num_stages=3, descriptors=""),),
     128: (Config(block_m=128, block_n=64, num_warps=8, num_stages=2, descriptors=""),),
@@ -61,6 +68,10 @@ POINTERS = {
 }
 EXACT = {width: (Config(block_m=32, block_n=32, num_warps=4, descriptors=""),) for width in (64, 128, 256)}
 """float32: products on the CUDA cores, from registers."""
+
+
+RANKS = {"": 0, "host": 4, "device": 2}
+"""What `kernels.softmax.load_rows` is told: a program can make itself a descriptor of its own head, a host cannot."""
 
 
 def path_for(tensors: Sequence[tuple[str, torch.Tensor]], arch: int) -> str:
@@ -86,27 +97,26 @@ def _attention_prefill_kernel(
     stride_vb, stride_vs, stride_vh, stride_vd, stride_ob, stride_os, stride_oh, stride_od,
     D: tl.constexpr, DV: tl.constexpr, WIDTH: tl.constexpr, WIDTH_V: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, LSE: tl.constexpr,
-    DESCRIPTORS: tl.constexpr, ON_HOST: tl.constexpr, WARP_SPECIALIZE: tl.constexpr,
+    RANK: tl.constexpr, WARP_SPECIALIZE: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     head = program % q_heads
     batch = (program // q_heads) % batches
     start_m = (tl.cdiv(q_len, BLOCK_M) - 1 - program // (q_heads * batches)) * BLOCK_M
     kv_head = head // group
-    if DESCRIPTORS and not ON_HOST:
-        kv_heads = q_heads // group
-        q = tl.make_tensor_descriptor(
-            q, [batches, q_len, q_heads, D], [stride_qb, stride_qs, stride_qh, 1], [1, BLOCK_M, 1, WIDTH])
-        k = tl.make_tensor_descriptor(
-            k, [batches, kv_len, kv_heads, D], [stride_kb, stride_ks, stride_kh, 1], [1, BLOCK_N, 1, WIDTH])
-        v = tl.make_tensor_descriptor(
-            v, [batches, kv_len, kv_heads, DV], [stride_vb, stride_vs, stride_vh, 1], [1, BLOCK_N, 1, WIDTH_V])
-        out = tl.make_tensor_descriptor(
-            out, [batches, q_len, q_heads, DV], [stride_ob, stride_os, stride_oh, 1], [1, BLOCK_M, 1, WIDTH_V])
+    if RANK == 2:
+        q += batch.to(tl.int64) * stride_qb + head.to(tl.int64) * stride_qh
+        k += batch.to(tl.int64) * stride_kb + kv_head.to(tl.int64) * stride_kh
+        v += batch.to(tl.int64) * stride_vb + kv_head.to(tl.int64) * stride_vh
+        out += batch.to(tl.int64) * stride_ob + head.to(tl.int64) * stride_oh
+        q = tl.make_tensor_descriptor(q, [q_len, D], [stride_qs, 1], [BLOCK_M, WIDTH])
+        k = tl.make_tensor_descriptor(k, [kv_len, D], [stride_ks, 1], [BLOCK_N, WIDTH])
+        v = tl.make_tensor_descriptor(v, [kv_len, DV], [stride_vs, 1], [BLOCK_N, WIDTH_V])
+        out = tl.make_tensor_descriptor(out, [q_len, DV], [stride_os, 1], [BLOCK_M, WIDTH_V])
     rows = start_m + tl.arange(0, BLOCK_M)
     q_positions = rows + (kv_len - q_len)
     q_tile = load_rows(
-        q, batch, start_m, head, stride_qb, stride_qs, stride_qh, stride_qd, q_len, D, BLOCK_M, WIDTH, DESCRIPTORS)
+        q, batch, start_m, head, stride_qb, stride_qs, stride_qh, stride_qd, q_len, D, BLOCK_M, WIDTH, RANK)
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, WIDTH_V], tl.float32)
@@ -122,16 +132,18 @@ def _attention_prefill_kernel(
         acc, m, total = walk_keys(
             acc, m, total, q_tile, k, v, batch, kv_head, 0, full, q_positions, kv_len, scale_log2,
             stride_kb, stride_ks, stride_kh, stride_kd, stride_vb, stride_vs, stride_vh, stride_vd,
-            D, DV, BLOCK_N, WIDTH, WIDTH_V, CAUSAL, False, DESCRIPTORS, False)
+            D, DV, BLOCK_N, WIDTH, WIDTH_V, CAUSAL, False, RANK, False)
     acc, m, total = walk_keys(
         acc, m, total, q_tile, k, v, batch, kv_head, full, hi, q_positions, kv_len, scale_log2,
         stride_kb, stride_ks, stride_kh, stride_kd, stride_vb, stride_vs, stride_vh, stride_vd,
-        D, DV, BLOCK_N, WIDTH, WIDTH_V, CAUSAL, True, DESCRIPTORS, WARP_SPECIALIZE)
+        D, DV, BLOCK_N, WIDTH, WIDTH_V, CAUSAL, True, RANK, WARP_SPECIALIZE)
     result, row_lse = finished(acc, m, total)
     if LSE:
         tl.store(lse + (batch.to(tl.int64) * q_heads + head) * q_len + rows, row_lse, mask=rows < q_len)
-    if DESCRIPTORS:
+    if RANK == 4:
         out.store([batch, start_m, head, 0], result.to(out.dtype).reshape([1, BLOCK_M, 1, WIDTH_V]))
+    elif RANK == 2:
+        out.store([start_m, 0], result.to(out.dtype))
     else:
         d = tl.arange(0, WIDTH_V)
         spots = (out + batch.to(tl.int64) * stride_ob + head.to(tl.int64) * stride_oh
@@ -206,6 +218,6 @@ def _launch(
     _attention_prefill_kernel[(programs,)](
         *operands, lse, B, Sq, Skv, Hq, Hq // Hkv, LOG2_E.value / math.sqrt(D), *strides,
         D=D, DV=Dv, WIDTH=width, WIDTH_V=width_v, BLOCK_M=config.block_m, BLOCK_N=config.block_n,
-        CAUSAL=causal, LSE=return_lse, DESCRIPTORS=bool(config.descriptors), ON_HOST=config.descriptors == "host",
+        CAUSAL=causal, LSE=return_lse, RANK=RANKS[config.descriptors],
         WARP_SPECIALIZE=config.warp_specialize, num_warps=config.num_warps, num_stages=config.num_stages, **OPTIONS,
     )  # fmt: skip

@@ -16,14 +16,16 @@ LN_2 = tl.constexpr(0.6931471805599453)
 @triton.jit
 def load_rows(
     x, batch, start, head, stride_b, stride_s, stride_h, stride_d, rows, width,
-    BLOCK_ROWS: tl.constexpr, BLOCK_WIDTH: tl.constexpr, DESCRIPTORS: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr, BLOCK_WIDTH: tl.constexpr, RANK: tl.constexpr,
 ):  # fmt: skip
     """A [BLOCK_ROWS, BLOCK_WIDTH] tile of x[batch, start:, head, :], zero past `rows` and `width`.
 
-    x is a descriptor of [B, S, H, D] or its pointer.
+    RANK says what x is: 4 a descriptor of [B, S, H, D], 2 one of this batch and head's [S, D], 0 a pointer.
     """
-    if DESCRIPTORS:
+    if RANK == 4:
         tile = x.load([batch, start, head, 0]).reshape([BLOCK_ROWS, BLOCK_WIDTH])
+    elif RANK == 2:
+        tile = x.load([start, 0])
     else:
         s = start + tl.arange(0, BLOCK_ROWS)
         d = tl.arange(0, BLOCK_WIDTH)
@@ -61,19 +63,19 @@ def walk_keys(
     acc, m, total, q, k, v, batch, kv_head, lo, hi, q_positions, kv_len, scale_log2,
     stride_kb, stride_ks, stride_kh, stride_kd, stride_vb, stride_vs, stride_vh, stride_vd,
     D: tl.constexpr, DV: tl.constexpr, BLOCK_N: tl.constexpr, WIDTH: tl.constexpr, WIDTH_V: tl.constexpr,
-    CAUSAL: tl.constexpr, MASKED: tl.constexpr, DESCRIPTORS: tl.constexpr, WARP_SPECIALIZE: tl.constexpr,
+    CAUSAL: tl.constexpr, MASKED: tl.constexpr, RANK: tl.constexpr, WARP_SPECIALIZE: tl.constexpr,
 ):  # fmt: skip
     """Attends the query rows to keys lo .. hi - 1 in tiles of BLOCK_N, lo a multiple of it from the caller's start.
 
     Args:
         acc, m, total: accumulated weights x values, maximum and sum of each row; returned updated.
         q: [rows, WIDTH] tile; q_positions [rows] are its places among the keys.
-        k, v: descriptors of [B, S, H, D], or pointers with the strides that follow; kv_len rows exist.
+        k, v: as RANK says (see `load_rows`), with the strides that follow; kv_len rows exist.
         MASKED: whether a tile may hold keys that some row does not see: past hi or, when CAUSAL, past its place.
     """
     for start in tl.range(lo, hi, BLOCK_N, warp_specialize=WARP_SPECIALIZE):
         keys = load_rows(
-            k, batch, start, kv_head, stride_kb, stride_ks, stride_kh, stride_kd, kv_len, D, BLOCK_N, WIDTH, DESCRIPTORS
+            k, batch, start, kv_head, stride_kb, stride_ks, stride_kh, stride_kd, kv_len, D, BLOCK_N, WIDTH, RANK
         )
         qk = tl.dot(q, keys.T, input_precision="ieee")
         if MASKED:
@@ -84,8 +86,7 @@ def walk_keys(
             qk = tl.where(seen, qk, float("-inf"))
         p, m, total, alpha = softmax_step(qk, m, total, scale_log2, MASKED)
         values = load_rows(
-            v, batch, start, kv_head, stride_vb, stride_vs, stride_vh, stride_vd, kv_len, DV, BLOCK_N, WIDTH_V,
-            DESCRIPTORS)
+            v, batch, start, kv_head, stride_vb, stride_vs, stride_vh, stride_vd, kv_len, DV, BLOCK_N, WIDTH_V, RANK)
         acc = tl.dot(p.to(values.dtype), values, acc * alpha[:, None], input_precision="ieee")
     return acc, m, total
 

@@ -59,7 +59,9 @@ def test_a_ragged_case_compiles(case: Case) -> None:
     assert all(fits(compiled) for arch in (80, 90) for compiled in compile_case(case, arch))
 
 
-@pytest.mark.parametrize(("case", "config"), configured(), ids=str)
+@pytest.mark.parametrize(
+    ("case", "config"), configured(), ids=lambda value: value.id if isinstance(value, Case) else str(value)
+)
 def test_every_configuration_compiles_without_spills(case: Case, config: Any) -> None:
     for compiled in compile_case(case, 90, config):
         assert fits(compiled) and compiled.spill_loads == compiled.spill_stores == 0, compiled

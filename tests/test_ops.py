@@ -118,7 +118,11 @@ def test_declared_flops_are_what_torch_counts(op: Op) -> None:
     for workload in workloads:
         with FlopCounterMode(display=False) as counter:
             op.eager(**op.make_inputs(workload, "cpu", 0))
-        assert op.work(workload).flops == counter.get_total_flops() > 0, workload.key
+        counted = counter.get_total_flops()
+        if not counted:
+            assert op not in OPS[:4], "torch counts matmuls and attention"
+            pytest.skip(f"torch counts no FLOPs in {op.name}: it is neither a matmul nor attention")
+        assert op.work(workload).flops == counted, workload.key
 
 
 @pytest.mark.parametrize(("op", "provider", "workload"), checks())

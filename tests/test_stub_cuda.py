@@ -15,7 +15,7 @@ pytestmark = pytest.mark.xdist_group("stub_cuda")  # so that one worker's childr
 
 RIGHT = {
     "right": 1, "right_block": 1, "hundred_gb": 1, "with_allocator": 1, "warmed_in_capture": 1,
-    "bare_map": 0, "right_bare_launch": 1,
+    "bare_map": 0, "right_bare_launch": 1, "shared_asked_for": 1,
 }  # fmt: skip
 """Name -> launches that the driver must see."""
 CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 1, 701, 900
@@ -38,6 +38,7 @@ BROKEN = {
     "grid_empty": ("", "the driver saw 0: a grid of 0 or over 2^31"),
     "over_shared": ("shared memory, Required: 262144, Hardware limit: 232448", ""),
     "shared_not_asked_for": (f"CUDA error {CUDA_ERROR_INVALID_VALUE}", "shared memory of 60000 bytes, 49152 were"),
+    "shared_over_most": (f"CUDA error {CUDA_ERROR_INVALID_VALUE}", "shared memory of 232449 bytes, at most 232448"),
     "block_of_2048": (f"CUDA error {CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES}", "block of 2048 threads, at most 1024"),
     "too_many_registers": (f"CUDA error {CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES}", "255 registers x 1024 threads"),
     "unwarmed_in_capture": ("when stream is capturing", "module load while capturing"),

@@ -54,7 +54,9 @@ def configured() -> list[tuple[Case, Any]]:
     return [(case, config) for case in first.values() for config in case.op.configs(case.workload, 90)]
 
 
-@pytest.mark.parametrize(("case", "config"), configured(), ids=str)
+@pytest.mark.parametrize(
+    ("case", "config"), configured(), ids=lambda value: value.id if isinstance(value, Case) else str(value)
+)
 def test_every_configuration_is_right(case: Case, config: Any) -> None:
     def provider(**given: Any) -> Any:
         return case.op.providers[PROVIDER](**given, config=config)

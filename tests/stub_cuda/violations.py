@@ -117,6 +117,10 @@ def bare_map(dims: Sequence[int], row_bytes: int, box: Sequence[int], swizzle: i
     return seen
 
 
+MAX_DYNAMIC_SHARED = 8
+"""CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES."""
+
+
 class LaunchConfig(ctypes.Structure):
     """CUlaunchConfig."""
 
@@ -130,17 +134,26 @@ class LaunchConfig(ctypes.Structure):
     )
 
 
-def bare_launch(threads: int, shared_bytes: int = 0) -> Observation:
-    """The toy matmul's own cubin, launched past Triton with another block than it was compiled for."""
+def bare_launch(threads: int, shared_bytes: int = 0, *, ask: int = 0) -> Observation:
+    """The toy matmul's own cubin, launched past Triton with another block or shared memory than it was compiled for.
+
+    Args:
+        threads, shared_bytes: of the block.
+        ask: shared memory to opt in to first.
+    """
     [compiled] = compile_case(Case(TOY, "triton", describe(256, 256, 256)), 90, SPILLING)
     module, function, cuda = ctypes.c_void_p(), ctypes.c_void_p(), libcuda()
     cuda.cuModuleLoadData(ctypes.byref(module), compiled.cubin)
     cuda.cuModuleGetFunction(ctypes.byref(function), module, compiled.kernel.encode())
-    grid = (ctypes.c_uint * 3)(1, 1, 1)
-    config = LaunchConfig(grid, (ctypes.c_uint * 3)(threads, 1, 1), shared_bytes, None, None, 0)
+    config = LaunchConfig((ctypes.c_uint * 3)(1, 1, 1), (ctypes.c_uint * 3)(threads, 1, 1), shared_bytes, None, None, 0)
     codes = list[int]()
-    seen = observe(lambda: codes.append(cuda.cuLaunchKernelEx(ctypes.byref(config), function, None, None)))
-    seen.error = f"CUDA error {codes[0]}"
+
+    def launch() -> None:
+        codes.append(cuda.cuFuncSetAttribute(function, MAX_DYNAMIC_SHARED, ask) if ask else 0)
+        codes.append(cuda.cuLaunchKernelEx(ctypes.byref(config), function, None, None))
+
+    seen = observe(launch)
+    seen.error = f"CUDA error {max(codes)}"
     seen.launches[0]["cuobjdump_registers"] = compiled.registers
     return seen
 
@@ -173,6 +186,8 @@ OBSERVED: dict[str, Callable[[], Observation]] = {
     "too_many_registers": lambda: bare_launch(1024),
     "right_bare_launch": lambda: bare_launch(128, 40_000),
     "shared_not_asked_for": lambda: bare_launch(128, 60_000),
+    "shared_asked_for": lambda: bare_launch(128, 60_000, ask=60_000),
+    "shared_over_most": lambda: bare_launch(128, 40_000, ask=232_449),
     "block_of_2048": lambda: bare_launch(2048),
 }
 

@@ -1,0 +1,82 @@
+"""Every way that the Triton attention kernels can be launched, asked at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from test_attention import Answers, agree
+
+from bench.check import judge, poisoned
+from kernels import attention_decode as decode_op
+from kernels import attention_decode_triton as decode_kernel
+from kernels import attention_prefill as prefill_op
+from kernels import attention_prefill_triton as prefill_kernel
+from kernels.spec import Inputs, Op
+
+DTYPES = (torch.float16, torch.float32)
+TILES = (
+    prefill_kernel.Config(block_m=64, block_n=64),
+    prefill_kernel.Config(block_m=128, block_n=32, descriptors="device"),
+    prefill_kernel.Config(block_m=64, block_n=64, descriptors="device", warp_specialize=True),
+    prefill_kernel.Config(block_m=64, block_n=32, descriptors=""),
+)
+SPLITS = (
+    decode_kernel.Config(block_n=32, splits=1),
+    decode_kernel.Config(block_n=32, splits=4),
+    decode_kernel.Config(block_n=64, splits=8, pdl=False),
+)
+
+
+def prefill(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = True) -> Answers:
+    """(out, lse) by the default configuration and by every kind of load that these tensors can take."""
+    operands = (("q", q), ("k", k), ("v", v))
+    refused = prefill_kernel.path_for(operands, 90) or (v.shape[3] * v.element_size()) % 16 or not k.shape[1]
+    able = [None, *(config for config in TILES if not (refused and config.descriptors))]
+    with poisoned():
+        return {
+            f"prefill {config}": _pair(prefill_kernel.attention_prefill, q, k, v, causal=causal, config=config)
+            for config in able
+        }
+
+
+def decode(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *lens: int) -> Answers:
+    """(out, lse) with the number of splits that the rule chooses, and with 1, 4 and 8."""
+    kv_lens = torch.tensor(lens, dtype=torch.int32)
+    with poisoned():
+        return {
+            f"decode {config}": _pair(decode_kernel.attention_decode, q, k, v, kv_lens, config=config)
+            for config in (None, *SPLITS)
+        }
+
+
+def _pair(attention: Any, *operands: torch.Tensor, **how: Any) -> tuple[torch.Tensor, ...]:
+    out: tuple[torch.Tensor, ...] = attention(*operands, return_lse=True, **how)
+    return out
+
+
+def follow_the_rule(op: Op, answers: Answers, inputs: Inputs) -> None:
+    """Each answer passes the error rule, with eager torch as yardstick."""
+    eager, truth = op.eager(**inputs), op.reference(**inputs)
+    assert answers
+    for who, got in answers.items():
+        verdict = judge(got, eager, truth)
+        assert not verdict.problem, (who, verdict)
+
+
+def prefill_is_right(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = True) -> Answers:
+    """The answers, which pass the error rule."""
+    answers = prefill(q, k, v, causal=causal)
+    follow_the_rule(prefill_op.OP, answers, {"q": q, "k": k, "v": v, "causal": causal})
+    return answers
+
+
+def decode_is_right(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *lens: int) -> Answers:
+    """The answers, which pass the error rule."""
+    answers = decode(q, k, v, *lens)
+    kv_lens = torch.tensor(lens, dtype=torch.int32)
+    follow_the_rule(decode_op.OP, answers, {"q": q, "k": k, "v": v, "kv_lens": kv_lens})
+    return answers
+
+
+__all__ = ["DTYPES", "agree", "decode", "decode_is_right", "prefill", "prefill_is_right"]
