@@ -23,6 +23,7 @@ from bench import l2
 from bench.case import Case
 from bench.check import check_case
 from bench.clock import Clock, CpuClock, CudaEventClock, CudaGraphClock, Launch, warm
+from bench.device import explain_cuda_error
 from bench.record import Environment, Record, Status
 from bench.stopping import StopRule
 from kernels.inputs import DISTRIBUTION
@@ -63,7 +64,7 @@ def ending(error: Exception) -> tuple[Status, str]:
     told = ("can't allocate memory", "out of memory")
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or any(text in str(error).lower() for text in told):
         return Status.OUT_OF_MEMORY, _first_line(error)
-    return Status.FAILED, _first_line(error)
+    return Status.FAILED, explain_cuda_error(_first_line(error))
 
 
 def not_to_run(case: Case, device: str) -> tuple[Status, str] | None:

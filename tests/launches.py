@@ -36,7 +36,7 @@ def only_programs(*chosen: int) -> Iterator[list[tuple[int, ...]]]:
         run(self, *arguments, **named)
 
     executor.__call__ = run_some
-    builder.set_grid_idx = lambda self, x, y, z: turn(self, turns[x], y, z)
+XX
     # It copies each storage onto itself, which would touch all of it.
     executor._restore_args_dev = lambda *arguments: None
     try:
