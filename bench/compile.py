@@ -253,14 +253,17 @@ class CompileDriver(DriverBase):  # type: ignore[misc]
         kernel.metadata = metadata
 
         def launch(*arguments: Any) -> None:
+            launch_metadata, enter_hook = arguments[6:8]
+            enter_hook(launch_metadata)
             self.launches.append((kernel, arguments[:3]))
 
         return launch
 
     def _load(self, name: str, cubin: bytes, shared: int, device: int) -> tuple[None, int, int, int, int]:
         """(module, function, registers, spills, most threads). No module: there is nothing to unload."""
-        self._kernels[self._loading].cubin = cubin
-        return None, 1, 0, 0, 1024
+        kernel = self._kernels[self._loading]
+        kernel.cubin = cubin
+        return None, id(kernel), 0, 0, 1024
 
 
 @cache

@@ -24,11 +24,14 @@ from bench.case import Case
 from bench.check import check_case
 from bench.clock import Clock, CpuClock, CudaEventClock, CudaGraphClock, Launch, warm
 from bench.device import explain_cuda_error
+from bench.launched import kernels_launched
 from bench.record import Environment, Record, Status
 from bench.stopping import StopRule
 from kernels.inputs import DISTRIBUTION
 from kernels.spec import UnsupportedError
 
+TUNED = "triton"
+"""The provider whose launch configurations are ours to choose and to record."""
 HEADROOM = 0.9
 """Share of the free memory that a case may plan to take; outputs and the reference's sample take the rest."""
 
@@ -91,19 +94,22 @@ def _run(case: Case, session: Session) -> Record:
 
 
 def _measure(case: Case, session: Session, rotation: l2.Rotation) -> Record:
-    op, provider = case.op, case.op.providers[case.provider]
+    op = case.op
+    provider, config = configured(case, session.device)
     phases: dict[str, float] = {}
     with _phase(phases, "inputs"):
         inputs = op.make_inputs(case.workload, session.device, session.seed)
         _synchronize(session.device)
-    with _phase(phases, "first_call"):
+    with _phase(phases, "first_call"), kernels_launched() as kernels:
         provider(**inputs)
         _synchronize(session.device)
-    facts: dict[str, Any] = dict(op.facts(case.provider, inputs))
+    facts: dict[str, Any] = dict(op.facts(case.provider, inputs)) | ({"kernels": kernels} if kernels else {})
     with _phase(phases, "check"):
         verdict = check_case(op, provider, inputs)
     if verdict.problem:
-        return _ended(case, session, Status.INCORRECT, verdict.problem, error=verdict.figures, kernel=facts)
+        return _ended(
+            case, session, Status.INCORRECT, verdict.problem, error=verdict.figures, kernel=facts, config=config
+        )
     with _phase(phases, "rotate"):
         sets = l2.rotate(inputs, op.roles, rotation)
         launches = [partial(provider, **one) for one in sets]
@@ -123,11 +129,22 @@ def _measure(case: Case, session: Session, rotation: l2.Rotation) -> Record:
         launch=clock.launch,
         launches_per_sample=clock.launches_per_sample,
         cache=rotation.cache,
+        config=config,
         error=verdict.figures,
         kernel=facts | _rotation_facts(rotation) | ({"graph_refused": fallback} if fallback else {}),
         first_call_us=phases["first_call"] * 1e6,
         phases_s=phases,
     )
+
+
+def configured(case: Case, device: str) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """The provider with its default launch configuration for this device, and that configuration as recorded."""
+    provider = case.op.providers[case.provider]
+    if case.provider != TUNED or device == "cpu":
+        return provider, {}
+    major, minor = torch.cuda.get_device_capability()
+    configs = case.op.configs(case.workload, 10 * major + minor)
+    return (partial(provider, config=configs[0]), asdict(configs[0])) if configs else (provider, {})
 
 
 def take_samples(clock: Clock, rule: StopRule) -> tuple[list[float], str]:

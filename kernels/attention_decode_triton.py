@@ -92,7 +92,7 @@ def splits_for(sequences: int, kv_heads: int, longest: int, config: Config, sms:
 def _attention_decode_kernel(
     q, k, v, kv_lens, out, lse, partial, partial_lse, q_len, kv_heads, group, splits, scale_log2,
     stride_qb, stride_qs, stride_qh, stride_qd, stride_kb, stride_ks, stride_kh, stride_kd,
-    stride_vb, stride_vs, stride_vh, stride_vd,
+    stride_vb, stride_vs, stride_vh, stride_vd, stride_lens,
     D: tl.constexpr, DV: tl.constexpr, WIDTH: tl.constexpr, WIDTH_V: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr, LSE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
@@ -104,7 +104,7 @@ def _attention_decode_kernel(
     token = rows // group
     head = kv_head * group + rows % group
     inside = token < q_len
-    kv_len = tl.load(kv_lens + batch)
+    kv_len = tl.load(kv_lens + batch * stride_lens)
     share = tl.cdiv(tl.cdiv(kv_len, BLOCK_N), splits) * BLOCK_N
     lo = split * share
     hi = min(kv_len, lo + share)
@@ -190,7 +190,7 @@ def attention_decode(
         q: [B, Sq, Hq, D], Sq up to 8, any strides.
         k: [B, S, Hkv, D] allocated, Hq a multiple of Hkv, any strides.
         v: [B, S, Hkv, Dv].
-        kv_lens: [B] int32, keys of each sequence with the new tokens' own; 0 gives 0 and -inf.
+        kv_lens: [B] int32, any stride, keys of each sequence with the new tokens' own; 0 gives 0 and -inf.
         ragged: ignored: lengths are always honoured.
         return_lse: also return the natural log-sum-exp.
         config: launch parameters; the first of `configs_for` when None.
@@ -226,7 +226,8 @@ def _launch(
     shared = {"DV": Dv, "WIDTH_V": padded_width(Dv), "LSE": lse is not None, "PDL": pdl, **options}
     _attention_decode_kernel[(splits * Hkv * B,)](
         q, k, v, kv_lens, out, lse, partial, partial_lse, Sq, Hkv, Hq // Hkv, splits, LOG2_E.value / math.sqrt(D),
-        *strides, D=D, WIDTH=padded_width(D), BLOCK_M=max(16, triton.next_power_of_2(Sq * Hq // Hkv)),
+        *strides, kv_lens.stride(0), D=D, WIDTH=padded_width(D),
+        BLOCK_M=max(16, triton.next_power_of_2(Sq * Hq // Hkv)),
         BLOCK_N=config.block_n, SPLIT=splits > 1, num_warps=config.num_warps, num_stages=config.num_stages, **shared,
     )  # fmt: skip
     if splits > 1:

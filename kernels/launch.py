@@ -20,6 +20,8 @@ INTERPRETED_SMS = 3
 OPTIONS: dict[str, Any] = {"enable_fp_fusion": True}
 """Of every launch: what Triton 3.10 will no longer do by itself."""
 TMA_ALIGNMENT = 16
+USUAL_SMS = {80: 108, 86: 84, 89: 142, 90: 132, 100: 148, 103: 148, 120: 170}
+"""A100, A40, L40S, H100 SXM, B200, B300, RTX 5090."""
 
 
 def target_arch() -> int:
@@ -27,12 +29,17 @@ def target_arch() -> int:
     return 90 if INTERPRETED else int(driver.active.get_current_target().arch)
 
 
-def sm_count() -> int:
-    """SMs of the current device."""
+def sm_count(arch: int | None = None) -> int:
+    """SMs of the current device; of an arch's usual part where there is no device, for choosing ahead of time."""
     if INTERPRETED:
         return INTERPRETED_SMS
-    active = driver.active
-    return int(active.utils.get_device_properties(active.get_current_device())["multiprocessor_count"])
+    try:
+        active = driver.active
+        return int(active.utils.get_device_properties(active.get_current_device())["multiprocessor_count"])
+    except RuntimeError:
+        if arch is None:
+            raise
+        return USUAL_SMS[arch]
 
 
 def tma_refusal(tensor: torch.Tensor, name: str) -> str:

@@ -85,12 +85,15 @@ def spread(size: int, count: int, device: torch.device) -> torch.Tensor:
 
 
 def configs(workload: Workload, arch: int) -> tuple[Any, ...]:
-    """The Triton kernel's configurations for the inputs of this workload."""
+    """The Triton kernel's configurations for the inputs of this workload, that of `config_for` first."""
     from kernels import matmul_triton as kernel
+    from kernels.launch import sm_count
 
     inputs = make_inputs(workload, "meta", 0)
-    refused = kernel.path_for(inputs["a"], inputs["b"], arch, inputs["allow_tf32"])
-    return kernel.configs_for(arch, inputs["a"].dtype, inputs["allow_tf32"], refused)
+    a, b, tf32 = inputs["a"], inputs["b"], inputs["allow_tf32"]
+    refused = kernel.path_for(a, b, arch, tf32)
+    first = kernel.config_for(arch, a.shape[0], b.shape[1], a.dtype, tf32, refused, sm_count(arch))
+    return (first, *(c for c in kernel.configs_for(arch, a.dtype, tf32, refused) if c != first))
 
 
 def work(workload: Workload) -> Work:

@@ -27,7 +27,8 @@ def only_programs(*chosen: int) -> Iterator[list[tuple[int, ...]]]:
     grids: list[tuple[int, ...]] = []
     turns: list[int] = []
     executor, builder = interpreter.GridExecutor, interpreter.InterpreterBuilder
-    run, turn, restore = executor.__call__, builder.set_grid_idx, executor._restore_args_dev
+    run, restore = executor.__call__, executor._restore_args_dev
+    dim, turn = builder.set_grid_dim, builder.set_grid_idx
 
     def run_some(self: Any, *arguments: Any, **named: Any) -> None:
         grids.append(self.grid)
@@ -36,13 +37,15 @@ def only_programs(*chosen: int) -> Iterator[list[tuple[int, ...]]]:
         run(self, *arguments, **named)
 
     executor.__call__ = run_some
-XX
+    builder.set_grid_dim = lambda self, *some: dim(self, *(*grids[-1], 1, 1)[:3])
+    builder.set_grid_idx = lambda self, x, y, z: turn(self, turns[x], y, z)
     # It copies each storage onto itself, which would touch all of it.
     executor._restore_args_dev = lambda *arguments: None
     try:
         yield grids
     finally:
-        executor.__call__, builder.set_grid_idx, executor._restore_args_dev = run, turn, restore
+        executor.__call__, executor._restore_args_dev = run, restore
+        builder.set_grid_dim, builder.set_grid_idx = dim, turn
 
 
 def variant(folder: Path, module: ModuleType, *changes: tuple[str, str]) -> ModuleType:

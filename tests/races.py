@@ -123,7 +123,6 @@ def detect_races() -> Iterator[list[Race]]:
             watch.launch = _Launch(self.fn.__name__)
             result = original(self, *arguments, **named)
             found.extend(watch.launch.races())
-            watch.launch = None
             return result
 
         wrap(builder, "create_masked_load", load)

@@ -47,7 +47,7 @@ def off(a: torch.Tensor, b: torch.Tensor, **more: Any) -> torch.Tensor:
 
 
 def test_right_cases_exit_with_0_and_show_their_errors() -> None:
-    result = bench(*QUESTION)
+    result = bench(*QUESTION, "--provider", "torch")
     assert result.exit_code == 0, result.output
     row = next(line.split() for line in result.stdout.splitlines() if line.strip().startswith("matmul/torch/"))
     assert row[1] == "OK" and float(row[2]) <= float(row[3]) and float(row[4]) <= float(row[5])
@@ -140,7 +140,7 @@ def test_interpret_that_does_not_end_exits_with_4(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_interpreting_process_checks_the_ops_own_cases(monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, replace(TOY, providers={"triton": matmul.matmul_torch}))
+    use(monkeypatch, replace(TOY, providers={"triton": matmul.matmul_torch}, cuda_only={"triton": "no speed"}))
     monkeypatch.setenv(interpret.VARIABLE, "1")
     result = bench("--interpret", "--json")
     document = json.loads(result.stdout)

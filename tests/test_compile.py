@@ -97,12 +97,13 @@ def test_an_unknown_arch_is_refused() -> None:
         compile_case(CASE, 75)
 
 
-def test_the_former_driver_allocator_and_listener_come_back() -> None:
+def test_the_former_driver_allocator_and_listener_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     def allocate(size: int, alignment: int, stream: int | None) -> torch.Tensor:
         return torch.empty(size)
 
     triton.set_allocator(allocate)
-    before = driver._active
+    before = object()
+    monkeypatch.setattr(driver, "_active", before)
     with pytest.raises(ZeroDivisionError), compile_driver(90) as compiler:
         triton.set_allocator(lambda *arguments: None)
         assert driver.active is compiler

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from test_attention import Answers, agree
+from test_attention import Answers
 
 from bench.check import judge, poisoned
 from kernels import attention_decode as decode_op
@@ -17,22 +18,22 @@ from kernels.spec import Inputs, Op
 DTYPES = (torch.float16, torch.float32)
 TILES = (
     prefill_kernel.Config(block_m=64, block_n=64),
-    prefill_kernel.Config(block_m=128, block_n=32, descriptors="device"),
-    prefill_kernel.Config(block_m=64, block_n=64, descriptors="device", warp_specialize=True),
+    prefill_kernel.Config(block_m=128, block_n=32, descriptors="host"),
+    prefill_kernel.Config(block_m=64, block_n=64, warp_specialize=True),
     prefill_kernel.Config(block_m=64, block_n=32, descriptors=""),
 )
-SPLITS = (
-    decode_kernel.Config(block_n=32, splits=1),
-    decode_kernel.Config(block_n=32, splits=4),
-    decode_kernel.Config(block_n=64, splits=8, pdl=False),
-)
+USUAL = (None, TILES[-1])
+"""What a launch chooses by itself, and pointers."""
+Tiles = Sequence[prefill_kernel.Config | None]
 
 
-def prefill(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = True) -> Answers:
-    """(out, lse) by the default configuration and by every kind of load that these tensors can take."""
+def prefill(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = True, tiles: Tiles = USUAL
+) -> Answers:
+    """(out, lse) by these configurations, without those whose descriptors cannot be made of these tensors."""
     operands = (("q", q), ("k", k), ("v", v))
     refused = prefill_kernel.path_for(operands, 90) or (v.shape[3] * v.element_size()) % 16 or not k.shape[1]
-    able = [None, *(config for config in TILES if not (refused and config.descriptors))]
+    able = [config for config in tiles if not (refused and config and config.descriptors)]
     with poisoned():
         return {
             f"prefill {config}": _pair(prefill_kernel.attention_prefill, q, k, v, causal=causal, config=config)
@@ -40,13 +41,17 @@ def prefill(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool =
         }
 
 
-def decode(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *lens: int) -> Answers:
-    """(out, lse) with the number of splits that the rule chooses, and with 1, 4 and 8."""
+def decode(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *lens: int, splits: Sequence[int] = (1, 4)
+) -> Answers:
+    """(out, lse) with these numbers of splits; 0 lets the rule choose."""
     kv_lens = torch.tensor(lens, dtype=torch.int32)
     with poisoned():
         return {
-            f"decode {config}": _pair(decode_kernel.attention_decode, q, k, v, kv_lens, config=config)
-            for config in (None, *SPLITS)
+            f"decode {n}": _pair(
+                decode_kernel.attention_decode, q, k, v, kv_lens, config=decode_kernel.Config(block_n=32, splits=n)
+            )
+            for n in splits
         }
 
 
@@ -64,19 +69,21 @@ def follow_the_rule(op: Op, answers: Answers, inputs: Inputs) -> None:
         assert not verdict.problem, (who, verdict)
 
 
-def prefill_is_right(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = True) -> Answers:
+def prefill_is_right(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = True, tiles: Tiles = USUAL
+) -> Answers:
     """The answers, which pass the error rule."""
-    answers = prefill(q, k, v, causal=causal)
+    answers = prefill(q, k, v, causal=causal, tiles=tiles)
     follow_the_rule(prefill_op.OP, answers, {"q": q, "k": k, "v": v, "causal": causal})
     return answers
 
 
-def decode_is_right(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *lens: int) -> Answers:
+def decode_is_right(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *lens: int, splits: Sequence[int] = (1, 4)
+) -> Answers:
     """The answers, which pass the error rule."""
-    answers = decode(q, k, v, *lens)
+    answers = decode(q, k, v, *lens, splits=splits)
     kv_lens = torch.tensor(lens, dtype=torch.int32)
     follow_the_rule(decode_op.OP, answers, {"q": q, "k": k, "v": v, "kv_lens": kv_lens})
     return answers
 
-
-__all__ = ["DTYPES", "agree", "decode", "decode_is_right", "prefill", "prefill_is_right"]
