@@ -61,10 +61,6 @@ def check(
     """
     with exit_codes():
         if interpreted:
-            if suite or sets or dtype or model or provider or device:
-                raise ValueError(
-                    "--interpret checks the ops' own small cases on the CPU: it takes ops, --match, --seed"
-                )
             _interpret(ops, match, seed, as_json)
         cases = chosen_cases(
             ops,

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Protocol
 
+import torch
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -24,6 +25,7 @@ from bench.record import Record, RecordWriter, Status
 from bench.run import Session, run_case
 from bench.selection import chosen_cases, exit_codes, stderr
 from bench.stopping import StopRule, median_interval
+from bench.telemetry import Telemetry
 
 REPORTS = Path("reports")
 BAD = (Status.INCORRECT, Status.FAILED, Status.CRASHED, Status.TIMEOUT, Status.OUT_OF_MEMORY)
@@ -97,6 +99,7 @@ def new_session(device: str | None, case_seconds: float, seed: int) -> Session:
         environment=environment(chosen),
         rule=StopRule(min_s=min(0.1, case_seconds), budget_s=case_seconds),
         seed=seed,
+        telemetry=None if chosen == "cpu" else Telemetry(torch.cuda.get_device_properties(chosen)),
     )
 
 

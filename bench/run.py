@@ -27,6 +27,7 @@ from bench.device import explain_cuda_error
 from bench.launched import kernels_launched
 from bench.record import Environment, Record, Status
 from bench.stopping import StopRule
+from bench.telemetry import Telemetry, flags_of, told
 from kernels.inputs import DISTRIBUTION
 from kernels.spec import UnsupportedError
 
@@ -45,6 +46,7 @@ class Session:
     environment: Environment
     rule: StopRule = field(default_factory=StopRule)
     seed: int = 0
+    telemetry: Telemetry | None = None
 
     @property
     def cache_bytes(self) -> int:
@@ -116,8 +118,10 @@ def _measure(case: Case, session: Session, rotation: l2.Rotation) -> Record:
         clock, fallback = make_clock(session.device, launches, l2.flusher(rotation, session.device))
     with _phase(phases, "warm_up"):
         warm(clock)
+    before = session.telemetry.snapshot() if session.telemetry else None
     with _phase(phases, "measure"):
         times_us, stop_reason = take_samples(clock, session.rule)
+    after = session.telemetry.snapshot() if session.telemetry else None
     return _ended(
         case,
         session,
@@ -133,6 +137,8 @@ def _measure(case: Case, session: Session, rotation: l2.Rotation) -> Record:
         error=verdict.figures,
         kernel=facts | _rotation_facts(rotation) | ({"graph_refused": fallback} if fallback else {}),
         first_call_us=phases["first_call"] * 1e6,
+        telemetry=told(session.telemetry, before, after),
+        flags=flags_of(before, after, phases["measure"]),
         phases_s=phases,
     )
 

@@ -88,15 +88,15 @@ def test_k01_ones_give_k_exactly_where_k_is_no_multiple_of_a_tile(dtype: torch.d
 
 
 def test_k01_a_thousand_rows_of_ones_give_k_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """float32 whole; float16, which the interpreter multiplies slowly, by the first tile and the ragged corner."""
-    whole = replace(matmul.EXACT[0], block_m=128, block_n=128, block_k=256)
+    """float32 whole; float16, which the interpreter multiplies slowly, by the ragged corner."""
+    whole = replace(matmul.EXACT[0], block_m=256, block_n=256, block_k=256)
     a, b = torch.ones(1000, 1001), torch.ones(999, 1001).t()
     all_equal({"matmul": matmul.matmul(a, b, config=whole)}, 1001)
     monkeypatch.setattr(matmul, "sm_count", lambda: 64)
-    with only_programs(0, -1) as grids:
+    with only_programs(-1) as grids:
         out = matmul.matmul(a.half(), b.half(), config=matmul.POINTERS[0])
     assert grids == [(64,)]
-    all_equal({"first": out[:128, :128], "corner": out[896:, 896:]}, 1001)
+    all_equal({"corner": out[896:, 896:]}, 1001)
 
 
 def test_k01_random_inputs_are_within_a_hundredth_of_float32() -> None:
@@ -216,7 +216,7 @@ def test_every_tile_of_a_persistent_walk_and_every_split_is_right(op: object) ->
                 agree({str(split): decode.matmul_decode(a, b.t(), config=split)}, a, b)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15, deadline=None, derandomize=True)
 @given(st.integers(1, 140), st.integers(1, 140), st.integers(1, 300), st.sampled_from(DTYPES), st.sampled_from((3, 8)))
 def test_any_shape_passes_the_error_rule(M: int, N: int, K: int, dtype: torch.dtype, slack: int) -> None:
     a, b = surrounded(draw(K, M, K).to(dtype), slack), surrounded(draw(K + 1, N, K).to(dtype), slack).t()
