@@ -61,7 +61,7 @@ def check(
     """
     with exit_codes():
         if interpreted:
-            _interpret(ops, match, seed, as_json)
+            _interpret(ops, match, seed, as_json, sizes=(suite, sets, dtype, model, provider, device))
         cases = chosen_cases(
             ops,
             suite=suite,

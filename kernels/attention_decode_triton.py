@@ -104,14 +104,15 @@ def _attention_decode_kernel(
     token = rows // group
     head = kv_head * group + rows % group
     inside = token < q_len
-    kv_len = tl.load(kv_lens + batch * stride_lens)
+    kv_len = tl.load(kv_lens + batch.to(tl.int64) * stride_lens)
     share = tl.cdiv(tl.cdiv(kv_len, BLOCK_N), splits) * BLOCK_N
     lo = split * share
     hi = min(kv_len, lo + share)
     q_positions = token + (kv_len - q_len)
     d = tl.arange(0, WIDTH)
     q_rows = q + batch.to(tl.int64) * stride_qb + token.to(tl.int64) * stride_qs + head.to(tl.int64) * stride_qh
-    q_tile = tl.load(q_rows[:, None] + d[None, :] * stride_qd, mask=inside[:, None] & (d < D)[None, :], other=0.0)
+    q_spots = q_rows[:, None] + d.to(tl.int64)[None, :] * stride_qd
+    q_tile = tl.load(q_spots, mask=inside[:, None] & (d < D)[None, :], other=0.0)
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, WIDTH_V], tl.float32)

@@ -30,7 +30,7 @@ def load_rows(
         s = start + tl.arange(0, BLOCK_ROWS)
         d = tl.arange(0, BLOCK_WIDTH)
         base = x + batch.to(tl.int64) * stride_b + head.to(tl.int64) * stride_h
-        pointers = base + s.to(tl.int64)[:, None] * stride_s + d[None, :] * stride_d
+        pointers = base + s.to(tl.int64)[:, None] * stride_s + d.to(tl.int64)[None, :] * stride_d
         if width == BLOCK_WIDTH:
             tile = tl.load(pointers, mask=(s < rows)[:, None], other=0.0)
         else:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-BAND = 64
-"""Elements on each side: whole 16 bytes, so that a guarded tensor is aligned like any other."""
+BAND = 2**15
+"""Elements on each side: a whole tile, and whole 16 bytes, so that a guarded tensor is aligned like any other."""
 MARK = 12345.0
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -76,7 +78,12 @@ def test_a_question_is_measured_written_and_told_as_one_json_document(tmp_path: 
 
 
 @pytest.mark.usefixtures("small_machine")
-def test_a_second_run_into_a_directory_is_appended_as_a_run_of_its_own(tmp_path: Path) -> None:
+def test_a_second_run_into_a_directory_is_appended_as_a_run_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even when both start in the same second."""
+    moment = datetime.now(UTC)
+    monkeypatch.setattr(cmd_run, "datetime", SimpleNamespace(now=lambda zone: moment))
     for _ in range(2):
         assert bench("run", *QUESTION, *FAST, "-o", str(tmp_path)).exit_code == 0
     records = read_records(tmp_path / "records.jsonl")

@@ -18,6 +18,16 @@ from kernels.registry import OPS
 CASE_KEYS = {"op", "provider", "phase", "dtype", "technique", "axes"}
 
 
+@pytest.fixture(autouse=True)
+def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A selection that should have been refused fails its test instead of running for minutes."""
+
+    def refuse(*given: Any, **named: Any) -> None:
+        raise AssertionError("cases would have run")
+
+    monkeypatch.setattr(cmd_run, "sweep", refuse)
+
+
 def bench(*arguments: str) -> Result:
     return CliRunner().invoke(app, arguments)
 

@@ -28,9 +28,7 @@ USUAL = (None, TILES[-1])
 Tiles = Sequence[prefill_kernel.Config | None]
 
 
-def prefill(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = True, tiles: Tiles = USUAL
-) -> Answers:
+def prefill(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = True, tiles: Tiles = USUAL) -> Answers:
     """(out, lse) by these configurations, without those whose descriptors cannot be made of these tensors."""
     operands = (("q", q), ("k", k), ("v", v))
     refused = prefill_kernel.path_for(operands, 90) or (v.shape[3] * v.element_size()) % 16 or not k.shape[1]
@@ -43,14 +41,14 @@ def prefill(
 
 
 def decode(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *lens: int, splits: Sequence[int] = (1, 4)
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *lens: int, splits: Sequence[int] = (1, 4), block_n: int = 32
 ) -> Answers:
     """(out, lse) with these numbers of splits; 0 lets the rule choose."""
     kv_lens = torch.tensor(lens, dtype=torch.int32)
     with poisoned():
         return {
             f"decode {n}": _pair(
-                decode_kernel.attention_decode, q, k, v, kv_lens, config=decode_kernel.Config(block_n=32, splits=n)
+                decode_kernel.attention_decode, q, k, v, kv_lens, config=decode_kernel.Config(block_n=block_n, splits=n)
             )
             for n in splits
         }
@@ -96,4 +94,3 @@ def decode_is_right(
     kv_lens = torch.tensor(lens, dtype=torch.int32)
     follow_the_rule(decode_op.OP, answers, {"q": q, "k": k, "v": v, "kv_lens": kv_lens})
     return answers
-
