@@ -29,7 +29,7 @@ from bench.record import Environment, Record, Status
 from bench.stopping import StopRule
 from bench.telemetry import Telemetry, flags_of, told
 from kernels.inputs import DISTRIBUTION
-from kernels.spec import UnsupportedError
+from kernels.spec import Inputs, UnsupportedError
 
 TUNED = "triton"
 """The provider whose launch configurations are ours to choose and to record."""
@@ -112,8 +112,27 @@ def _measure(case: Case, session: Session, rotation: l2.Rotation) -> Record:
         return _ended(
             case, session, Status.INCORRECT, verdict.problem, error=verdict.figures, kernel=facts, config=config
         )
+    timed = _timed(case, session, provider, rotation, inputs, phases)
+    del inputs
+    with _phase(phases, "recheck"):
+        again = check_case(op, provider, op.make_inputs(case.workload, session.device, session.seed + 1))
+    if again.problem:
+        problem = f"right at first, but with fresh inputs after timing: {again.problem}"
+        return _ended(case, session, Status.INCORRECT, problem, error=again.figures, kernel=facts, config=config)
+    timed["kernel"] = facts | timed["kernel"]
+    first_call_us = phases["first_call"] * 1e6
+    return _ended(
+        case, session, Status.OK, "", config=config, error=verdict.figures, first_call_us=first_call_us,
+        phases_s=phases, **timed,
+    )  # fmt: skip
+
+
+def _timed(
+    case: Case, session: Session, provider: Launch, rotation: l2.Rotation, inputs: Inputs, phases: dict[str, float]
+) -> dict[str, Any]:
+    """Warms and samples the case: what its record says of times. Copies of inputs are freed when it returns."""
     with _phase(phases, "rotate"):
-        sets = l2.rotate(inputs, op.roles, rotation)
+        sets = l2.rotate(inputs, case.op.roles, rotation)
         launches = [partial(provider, **one) for one in sets]
         clock, fallback = make_clock(session.device, launches, l2.flusher(rotation, session.device))
     with _phase(phases, "warm_up"):
@@ -122,25 +141,17 @@ def _measure(case: Case, session: Session, rotation: l2.Rotation) -> Record:
     with _phase(phases, "measure"):
         times_us, stop_reason = take_samples(clock, session.rule)
     after = session.telemetry.snapshot() if session.telemetry else None
-    return _ended(
-        case,
-        session,
-        Status.OK,
-        "",
-        times_us=tuple(times_us),
-        stop_reason=stop_reason,
-        timer=clock.timer,
-        launch=clock.launch,
-        launches_per_sample=clock.launches_per_sample,
-        cache=rotation.cache,
-        config=config,
-        error=verdict.figures,
-        kernel=facts | _rotation_facts(rotation) | ({"graph_refused": fallback} if fallback else {}),
-        first_call_us=phases["first_call"] * 1e6,
-        telemetry=told(session.telemetry, before, after),
-        flags=flags_of(before, after, phases["measure"]),
-        phases_s=phases,
-    )
+    return {
+        "times_us": tuple(times_us),
+        "stop_reason": stop_reason,
+        "timer": clock.timer,
+        "launch": clock.launch,
+        "launches_per_sample": clock.launches_per_sample,
+        "cache": rotation.cache,
+        "kernel": _rotation_facts(rotation) | ({"graph_refused": fallback} if fallback else {}),
+        "telemetry": told(session.telemetry, before, after),
+        "flags": flags_of(before, after, phases["measure"]),
+    }
 
 
 def configured(case: Case, device: str) -> tuple[Callable[..., Any], dict[str, Any]]:

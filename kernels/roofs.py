@@ -91,6 +91,7 @@ PEAK_COPY = Op(
     describe_axes=_describe,
     check_workloads=_check(1000),
     roles={"x": "streamed", "y": "streamed"},
+    writes=("y",),
     sample=_every_so_often,
 )
 EMPTY_LAUNCH = Op(
@@ -106,4 +107,5 @@ EMPTY_LAUNCH = Op(
     describe_axes=_describe,
     check_workloads=_check(1),
     roles={"x": "resident"},
+    writes=("x",),
 )

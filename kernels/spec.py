@@ -160,6 +160,7 @@ class Op:
         workloads: what `standard` and the other suites draw from, by suite name.
         check_workloads: small and ragged ones, for the interpreter and the tests.
         roles: input name -> "streamed" (weights, KV: rotated for a cold cache) or "resident".
+        writes: inputs that the op writes by its nature; every other one must come back unchanged.
         unsupported: (workload, provider) -> reason, or None.
         cuda_only: provider -> why it has nothing to measure on a CPU.
         configs: (workload, arch) -> launch configurations, the default first.
@@ -180,6 +181,7 @@ class Op:
     describe_axes: Callable[[Mapping[str, int], str, tuple[str, ...]], Workload]
     check_workloads: tuple[Workload, ...]
     roles: Mapping[str, str]
+    writes: tuple[str, ...] = ()
     unsupported: Callable[[Workload, str], str | None] = lambda workload, provider: None
     cuda_only: Mapping[str, str] = field(default_factory=dict)
     configs: Callable[[Workload, int], tuple[Any, ...]] = no_config

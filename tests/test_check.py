@@ -279,3 +279,15 @@ def test_inputs_out_of_range_are_refused_before_the_provider_runs() -> None:
     inputs: Inputs = {"a": torch.ones(2, 2), "b": torch.ones(2, 2)}
     with pytest.raises(ValueError, match="kv_lens must lie"):
         check_case(replace(matmul.OP, validate=refuse), run_it, inputs)
+
+
+def test_a_provider_that_changes_its_input_fails_even_when_its_output_fits_the_new_one() -> None:
+    """Zeroed inputs and a zero output agree with each other; the truth of what was given is not zero."""
+
+    def zeroing(a: torch.Tensor, b: torch.Tensor, **how: object) -> torch.Tensor:
+        a.zero_()
+        return a @ b
+
+    workload = matmul.describe_axes({"M": 4, "N": 8, "K": 16}, "float32", ())
+    verdict = check_case(matmul.OP, zeroing, matmul.make_inputs(workload, "cpu", 0))
+    assert verdict.problem == "the provider changed its input a"

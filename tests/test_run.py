@@ -45,7 +45,7 @@ def test_a_right_case_is_ok_and_its_record_holds_what_was_observed(monkeypatch: 
     package = b"".join(file.read_bytes() for file in sorted(Path(matmul.__file__).parent.glob("*.py")))
     assert record.source_sha256 == hashlib.sha256(package).hexdigest()
     assert record.environment == session().environment
-    assert set(record.phases_s) == {"inputs", "first_call", "check", "rotate", "warm_up", "measure"}
+    assert set(record.phases_s) == {"inputs", "first_call", "check", "rotate", "warm_up", "measure", "recheck"}
 
 
 def test_a_samples_launches_and_the_first_call_are_told_apart_from_its_times() -> None:
@@ -95,17 +95,26 @@ def test_a_weight_too_small_to_rotate_is_flushed() -> None:
     assert (record.status, record.cache, record.launches_per_sample) == (Status.OK, "flush", 1)
 
 
-def test_the_seed_decides_the_inputs() -> None:
-    drawn: dict[int, list[float]] = {}
-    for seed in (1, 1, 2):
+def test_the_seed_decides_the_inputs_and_the_recheck_has_the_next_one() -> None:
+    drawn: dict[int, list[list[float]]] = {}
+    for seed in (1, 1, 7):
+        seen = drawn[seed] = []
 
-        def keep(a: torch.Tensor, b: torch.Tensor, seed: int = seed, **_: object) -> torch.Tensor:
-            drawn.setdefault(seed, a.flatten().tolist())
-            assert drawn[seed] == a.flatten().tolist()
+        def keep(a: torch.Tensor, b: torch.Tensor, seen: list[list[float]] = seen, **_: object) -> torch.Tensor:
+            values = a.flatten().tolist()
+            if values not in seen:
+                seen.append(values)
             return a @ b
 
         assert run_case(matmul_case(keep), session(seed)).status is Status.OK
-    assert drawn[1] != drawn[2]
+        assert seen == [matmul_inputs(seed), matmul_inputs(seed + 1)]
+    assert drawn[1] != drawn[7]
+
+
+def matmul_inputs(seed: int) -> list[float]:
+    """a of the small case, as drawn from a seed."""
+    values: list[float] = matmul.make_inputs(matmul_case().workload, "cpu", seed)["a"].flatten().tolist()
+    return values
 
 
 def test_a_graph_that_is_refused_leaves_its_reason_in_the_record(monkeypatch: pytest.MonkeyPatch) -> None:

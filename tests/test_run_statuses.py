@@ -195,3 +195,16 @@ def test_a_sweep_goes_on_after_every_kind_of_failure() -> None:
     ]
     statuses = [run_case(matmul_case(provider), session()).status for provider in providers]
     assert statuses == [Status.FAILED, Status.OUT_OF_MEMORY, Status.UNSUPPORTED, Status.INCORRECT, Status.OK]
+
+
+def test_an_output_remembered_from_the_first_call_is_incorrect_after_timing() -> None:
+    """T19: memoised on nothing at all, it is right until the inputs change; then it has no times."""
+    kept: list[torch.Tensor] = []
+
+    def remembering(a: torch.Tensor, b: torch.Tensor, **how: object) -> torch.Tensor:
+        kept[:] = kept or [a @ b]
+        return kept[0].clone()
+
+    record = run_case(matmul_case(remembering), session())
+    assert (record.status, record.times_us) == (Status.INCORRECT, ())
+    assert record.detail.startswith("right at first, but with fresh inputs after timing: out: max error")

@@ -171,11 +171,11 @@ def test_k40_strided_inputs_give_the_bits_that_contiguous_ones_give(layout: str)
             q, k, v = (draw(seed, B, H, S, D).to(dtype).transpose(1, 2) for seed in (1, 2, 3))
         if layout == "only v strided":
             q, k = q.contiguous(), k.contiguous()
-        plain = [tensor.contiguous() for tensor in (q, k, v)]
+        plain_q, plain_k, plain_v = (tensor.contiguous() for tensor in (q, k, v))
         assert not v.is_contiguous()
         for strided, same in (
-            (prefill_is_right(q, k, v), prefill(*plain)),
-            (decode_is_right(q[:, :1], k, v, S, 7), decode(plain[0][:, :1], *plain[1:], S, 7)),
+            (prefill_is_right(q, k, v), prefill(plain_q, plain_k, plain_v)),
+            (decode_is_right(q[:, :1], k, v, S, 7), decode(plain_q[:, :1], plain_k, plain_v, S, 7)),
         ):
             for who in strided.keys() & same.keys() - {"prefill None"}:
                 assert all(map(torch.equal, strided[who], same[who])), who
@@ -185,6 +185,7 @@ def test_lengths_may_be_a_column_of_a_table() -> None:
     q, k, v = drawn((3, 1, 2, 16), (3, 9, 1, 16), (3, 9, 1, 16))
     table = torch.tensor([[9, 77], [2, 77], [5, 77]], dtype=torch.int32)
     answer = decode_kernel.attention_decode(q, k, v, table[:, 0], return_lse=True)
+    assert isinstance(answer, tuple)
     agree({"decode": answer}, *by_loops(*arrays(q, k, v), [9, 2, 5], causal=True))
 
 
@@ -208,4 +209,5 @@ def test_decode_of_any_lengths_passes_the_error_rule(data: st.DataObject) -> Non
     D, Dv = (data.draw(st.sampled_from((8, 24, 64, 72)), name) for name in ("D", "Dv"))
     S, dtype = max(lens) + data.draw(st.integers(0, 9), "allocated past"), data.draw(st.sampled_from(DTYPES))
     q, k, v = drawn((len(lens), Sq, Hkv * G, D), (len(lens), S, Hkv, D), (len(lens), S, Hkv, Dv), dtype=dtype)
-    decode_is_right(*(surrounded(tensor, 3) for tensor in (q, k, v)), *lens, splits=(1, data.draw(st.integers(2, 5))))
+    q, k, v = (surrounded(tensor, 3) for tensor in (q, k, v))
+    decode_is_right(q, k, v, *lens, splits=(1, data.draw(st.integers(2, 5))))

@@ -50,10 +50,8 @@ def averages(module: ModuleType, *, splits: int = 1) -> bool:
 def attends_bottom_right(module: ModuleType) -> bool:
     """K24: (2, 5) gives 1.5 and 2, (5, 2) gives 0, 0, 0, 0 and 0.5."""
     q = draw(1, 1, 5, 1, 16)
-    wide, tall = (
-        module.attention_prefill(part, *numbered(keys), causal=True)[0, :, 0, 0]
-        for part, keys in ((q[:, :2], 5), (q, 2))
-    )
+    wide = module.attention_prefill(q[:, :2], *numbered(5), causal=True)[0, :, 0, 0]
+    tall = module.attention_prefill(q, *numbered(2), causal=True)[0, :, 0, 0]
     return torch.allclose(wide, torch.tensor([1.5, 2.0])) and torch.allclose(tall, torch.tensor([0, 0, 0, 0, 0.5]))
 
 
@@ -89,19 +87,12 @@ def test_k01_fails_where_the_mask_along_k_is_missing(module: ModuleType, mask: s
     assert not multiplies_ones(variant(tmp_path, module, (mask, mask.replace("< K", ">= 0"))))
 
 
-@pytest.mark.parametrize(
-    "masked", ["(ms < M)[:, None] & inside[None, :], other=0.0)", "mask=(ms < M)[:, None] & (ns < N)"]
-)
-def test_guard_bands_or_nan_show_an_access_past_the_rows(masked: str, tmp_path: Path) -> None:
-    """A load past M leaves the output as it should be, a store past M does not."""
-    broken = variant(tmp_path, matmul_triton, (masked, masked.replace("ms < M", "ms >= 0")))
-    a, b = surrounded(torch.ones(3, 8).half(), 100), torch.ones(8, 8).half()
-    tile = broken.Config(block_m=16, block_n=16, block_k=16, descriptors="")
-    if "store" in masked or "ns" in masked:
-        with pytest.raises(AssertionError, match="guard band"), guard_bands():
-            broken.matmul(a, b, config=tile)
-    else:
-        assert (broken.matmul(a, b, config=tile) == 8).all()
+def test_guard_bands_show_a_store_past_the_rows(tmp_path: Path) -> None:
+    mask = "mask=(ms < M)[:, None] & (ns < N)"
+    unmasked = variant(tmp_path, matmul_triton, (mask, mask.replace("ms < M", "ms >= 0")))
+    tile = unmasked.Config(block_m=16, block_n=16, block_k=16, descriptors="")
+    with pytest.raises(AssertionError, match="guard band"), guard_bands():
+        unmasked.matmul(torch.ones(3, 8).half(), torch.ones(8, 8).half(), config=tile)
 
 
 def test_the_race_detector_finds_attention_splits_that_share_a_slot(tmp_path: Path) -> None:
