@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 
 import pytest
 import torch
@@ -109,10 +108,11 @@ def test_k20_what_lies_past_a_sequences_keys_is_never_read(dtype: torch.dtype) -
 def test_k24_causal_mask_is_aligned_bottom_right(dtype: torch.dtype) -> None:
     q = draw(1, 1, 5, 1, 16).to(dtype)
     (k5, v5), (k2, v2) = ((k.to(dtype), v.to(dtype)) for k, v in (numbered(5), numbered(2)))
-    wide = [[[math.log(4), math.log(5)]]], [[[-math.inf] * 3 + [0, math.log(2)]]]
-    for ask in (partial(prefill, tiles=(None, *TILES)), lambda q, k, v: decode(q, k, v, k.shape[1])):
-        agree(ask(q[:, :2], k5, v5), rows(1.5, 2.0), wide[0])
-        agree(ask(q, k2, v2), rows(0, 0, 0, 0, 0.5), wide[1])
+    tiles = (None, *TILES)
+    wide = prefill(q[:, :2], k5, v5, tiles=tiles) | decode(q[:, :2], k5, v5, 5)
+    tall = prefill(q, k2, v2, tiles=tiles) | decode(q, k2, v2, 2)
+    agree(wide, rows(1.5, 2.0), [[[math.log(4), math.log(5)]]])
+    agree(tall, rows(0, 0, 0, 0, 0.5), [[[-math.inf] * 3 + [0, math.log(2)]]])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

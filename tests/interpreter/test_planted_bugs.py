@@ -15,6 +15,7 @@ from test_attention import draw, numbered
 
 from kernels import attention_decode_triton, attention_prefill_triton, matmul_decode_triton, matmul_triton, softmax
 
+pytestmark = pytest.mark.filterwarnings("ignore:(invalid value|overflow) encountered")
 ONES = torch.ones(5, 31).half()
 
 
