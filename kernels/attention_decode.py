@@ -152,12 +152,13 @@ def sample(inputs: Inputs) -> tuple[Inputs, Callable[[Outputs], Outputs]]:
 
 
 def configs(workload: Workload, arch: int) -> tuple[Any, ...]:
-    """The Triton kernels' configurations for this head width."""
+    """The Triton kernels' configurations for this head width and number of packed rows."""
     from kernels import attention_decode_triton as kernel
 
     a = workload.axes
     width = padded_width(max(a["head_dim"], a.get("v_head_dim", 0)))
-    return kernel.configs_for(torch_dtype(workload.dtype), width)
+    rows = a["q_len"] * a["q_heads"] // a["kv_heads"]
+    return kernel.configs_for(torch_dtype(workload.dtype), width, rows)
 
 
 def work(workload: Workload) -> Work:

@@ -52,15 +52,25 @@ HALF = {
     ),
     256: (Config(block_n=32, num_stages=3, ctas_per_sm=2), Config(block_n=64, num_stages=2, ctas_per_sm=1)),
 }
-EXACT = {width: (Config(block_n=32, num_stages=2, ctas_per_sm=2),) for width in (64, 128, 256)}
+MANY = 64
+MANY_ROWS = {
+    64: (Config(block_n=64, num_warps=8, num_stages=3, ctas_per_sm=2),),
+    128: (Config(block_n=64, num_warps=8, num_stages=3, ctas_per_sm=1),),
+    256: (Config(block_n=32, num_warps=8, num_stages=3, ctas_per_sm=1),),
+}
+"""For 64 packed rows and more, whose accumulators 4 warps do not hold."""
+EXACT = {width: (Config(block_n=16, num_warps=8, num_stages=2, ctas_per_sm=2),) for width in (64, 128, 256)}
+"""float32: products on the CUDA cores, from registers."""
 MAX_QUERIES, MAX_SPLITS = 8, 64
 MERGE_KEYS = 128
 """What a second kernel and its partials cost, in keys of one split's walk; only ranks numbers of splits."""
 
 
-def configs_for(dtype: torch.dtype, width: int) -> tuple[Config, ...]:
-    """The configurations for a padded head width, the default first."""
-    return EXACT[width] if dtype == torch.float32 else HALF[width]
+def configs_for(dtype: torch.dtype, width: int, rows: int) -> tuple[Config, ...]:
+    """The configurations for a padded head width and a number of packed rows, the default first."""
+    if dtype == torch.float32:
+        return EXACT[width]
+    return MANY_ROWS[width] if rows >= MANY else HALF[width]
 
 
 def splits_for(sequences: int, kv_heads: int, longest: int, config: Config, sms: int) -> int:
@@ -204,7 +214,7 @@ def attention_decode(
     """
     _check(q, k, v, kv_lens)
     (B, Sq, Hq, D), (S, Hkv), Dv = q.shape, k.shape[1:3], v.shape[3]
-    config = config or configs_for(q.dtype, padded_width(max(D, Dv)))[0]
+    config = config or configs_for(q.dtype, padded_width(max(D, Dv)), Sq * Hq // max(1, k.shape[2]))[0]
     out = torch.empty((B, Sq, Hq, Dv), dtype=q.dtype, device=q.device)
     lse = torch.empty((B, Hq, Sq) if return_lse else (1,), dtype=torch.float32, device=q.device)
     if B * Sq * Hq:

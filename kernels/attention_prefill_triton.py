@@ -63,10 +63,10 @@ reshape that they need keeps Q in registers: 33 more of them for D = 128, and fo
 wgmma."""
 POINTERS = {
     64: (Config(block_m=128, block_n=64, num_warps=4, num_stages=3, descriptors=""),),
-    128: (Config(block_m=128, block_n=64, num_warps=8, num_stages=2, descriptors=""),),
-    256: (Config(block_m=64, block_n=32, num_warps=4, num_stages=2, descriptors=""),),
+    128: (Config(block_m=64, block_n=64, num_warps=8, num_stages=2, descriptors=""),),
+    256: (Config(block_m=64, block_n=64, num_warps=8, num_stages=2, descriptors=""),),
 }
-EXACT = {width: (Config(block_m=32, block_n=32, num_warps=4, descriptors=""),) for width in (64, 128, 256)}
+EXACT = {width: (Config(block_m=32, block_n=16, num_warps=8, descriptors=""),) for width in (64, 128, 256)}
 """float32: products on the CUDA cores, from registers."""
 
 

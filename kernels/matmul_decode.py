@@ -70,10 +70,10 @@ def sample(inputs: Inputs) -> tuple[Inputs, Callable[[torch.Tensor], torch.Tenso
 
 
 def configs(workload: Workload, arch: int) -> tuple[Any, ...]:
-    """The Triton kernels' configurations for this many rows."""
+    """The Triton kernels' configurations for this many rows on an arch."""
     from kernels import matmul_decode_triton as kernel
 
-    return kernel.configs_for(workload.axes["M"], torch_dtype(workload.dtype))
+    return kernel.configs_for(workload.axes["M"], torch_dtype(workload.dtype), arch)
 
 
 def work(workload: Workload) -> Work:

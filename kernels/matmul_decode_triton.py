@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 from triton.language.extra import cuda
 
-from kernels.launch import OPTIONS, sm_count
+from kernels.launch import OPTIONS, sm_count, target_arch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,12 @@ MANY_ROWS = (
     Config(form="tile", block_n=64, block_k=128, num_stages=4, ctas_per_sm=1),
     Config(form="swap", block_n=128, block_k=64, num_stages=5, ctas_per_sm=1),
 )
-FLOAT32 = (Config(form="tile", block_n=32, block_k=64, num_stages=3, ctas_per_sm=2),)
+BLACKWELL = (
+    Config(form="tile", block_n=64, block_k=128, num_warps=8, num_stages=4, ctas_per_sm=1),
+    Config(form="swap", block_n=64, block_k=64, num_stages=4, ctas_per_sm=2),
+)
+"""sm_100: what keeps its registers there for every number of rows."""
+FLOAT32 = (Config(form="tile", block_n=32, block_k=64, num_warps=8, num_stages=3, ctas_per_sm=2),)
 FLOAT32_ONE_ROW = (Config(form="gemv", block_n=8, block_k=512, num_stages=2, ctas_per_sm=4), *FLOAT32)
 MOST_ROWS, MAX_SPLITS = 64, 16
 REDUCE_STEPS = 2
@@ -70,10 +75,12 @@ REDUCE_STEPS = 2
 REDUCE_BLOCK = 1024
 
 
-def configs_for(M: int, dtype: torch.dtype) -> tuple[Config, ...]:
+def configs_for(M: int, dtype: torch.dtype, arch: int) -> tuple[Config, ...]:
     """The configurations for a number of rows, the default first."""
     if dtype == torch.float32:
         return FLOAT32_ONE_ROW if M == 1 else FLOAT32
+    if arch >= 100:
+        return BLACKWELL
     return ONE_ROW if M == 1 else FEW_ROWS if M <= 16 else MANY_ROWS
 
 
@@ -223,7 +230,7 @@ def matmul_decode(
             f"got {list(x.shape)} {x.dtype} and {list(w.shape)} {w.dtype}"
         )
     (M, K), N = x.shape, w.shape[0]
-    config = config or configs_for(M, x.dtype)[0]
+    config = config or configs_for(M, x.dtype, target_arch())[0]
     if config.form == "gemv" and M != 1:
         raise ValueError(f"{config} is for one row, got M={M}")
     y = torch.empty((M, N), dtype=x.dtype, device=x.device)

@@ -80,7 +80,11 @@ def alone(outputs: torch.Tensor | tuple[torch.Tensor, ...]) -> torch.Tensor:
 
 def equal(got: torch.Tensor, expected: torch.Tensor | float) -> str:
     wanted = torch.as_tensor(expected, dtype=got.dtype).expand_as(got)
-    return "right" if torch.equal(got, wanted) else f"got {got.flatten()[:4].tolist()}, wanted {wanted.flatten()[:4]}"
+    wrong = (got != wanted).nonzero()
+    if not len(wrong):
+        return "right"
+    first = tuple(wrong[0].tolist())
+    return f"{len(wrong)} values, at {first} {got[first].item()}, wanted {wanted[first].item()}"
 
 
 def k05_last_row_of_a_matrix_of_more_than_2_to_the_31() -> str:

@@ -139,7 +139,11 @@ def test_k45_float32_is_not_tf32(M: int) -> None:
 
 @pytest.mark.parametrize("M", [1, 4])
 def test_k47_the_first_call_is_as_right_as_the_second(M: int) -> None:
-    all_equal(ask(ones(M, 64, torch.float16), ones(9, 64, torch.float16).t()), 64)
+    x, w = ones(M, 64, torch.float16), ones(9, 64, torch.float16)
+    all_equal(ask(x, w.t()), 64)
+    for form in ("tile", "swap", "gemv")[: 3 if M == 1 else 2]:
+        shared = decode.Config(form=form, block_n=16, block_k=16, splits=4)
+        all_equal({f"{form}, call {call}": decode.matmul_decode(x, w, config=shared) for call in (1, 2)}, 64)
     a, b = draw(1, M, 700).half(), draw(2, 9, 700).half().t()
     first, second = ask(a, b), ask(a, b)
     assert all(torch.equal(first[who], second[who]) for who in first)
