@@ -76,7 +76,8 @@ def test_the_timed_launches_walk_over_all_copies_of_the_weight_and_one_activatio
         return a @ b
 
     assert run_case(matmul_case(noting), session()).status is Status.OK
-    assert (len(seen["a"]), len(seen["b"])) == (1, 24)
+    # The recheck's fresh inputs may lie at an address of their own.
+    assert len(seen["a"]) in (1, 2) and len(seen["b"]) in (24, 25)
 
 
 @pytest.mark.parametrize(
