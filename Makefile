@@ -43,7 +43,7 @@ fmt: $(STAMP)
 
 test: lint .triton/$(OLDEST_TRITON)
 	$(PY) -m pytest -n 2 -m 'not speed' --dist loadgroup
-	TRITON_INTERPRET=1 $(PY) -m pytest -n 2 tests/interpreter
+	TRITON_INTERPRET=1 $(PY) -m pytest -n 2 --dist loadgroup tests/interpreter
 	$(PY) -m pytest -m speed
 
 compile-matrix: $(STAMP) .triton/$(OLDEST_TRITON) .triton/$(NEWEST_TRITON)
