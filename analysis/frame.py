@@ -16,6 +16,8 @@ from bench.record import Environment, Record, RecordError, read_records
 from bench.stopping import median_interval
 from kernels.work import AXES
 
+TILE = ("block_m", "block_n")
+"""What a record's configuration tells of a matmul's tile."""
 ROOF_OPS = ("peak_matmul", "peak_read", "peak_copy", "empty_launch")
 
 
@@ -50,6 +52,8 @@ def load(paths: Sequence[Path]) -> Loaded:
         records += read_records(path / "records.jsonl" if path.is_dir() else path)
     environments = {r.run: r.environment for r in records if r.environment is not None}
     frame = pd.DataFrame([_row(record) for record in records])
+    for name in TILE:
+        frame[name] = [float(record.config.get(name, "nan")) for record in records]
     for axis in AXES:
         frame[axis] = frame[axis].astype("Int64")
     for count in ("flops", "bytes", "overhead_bytes"):

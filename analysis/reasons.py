@@ -19,6 +19,7 @@ def reasons(frame: pd.DataFrame, l2_bytes: int | None) -> list[str]:
         "class", "time_us", "tflops_per_s", "gb_per_s", "intensity_flops_per_byte", "roof_tflops", "roof_gb_per_s",
         "launch_us", "roof_us", "attainable_us", "fraction_of_attainable", "band_low", "band_high", "bytes",
         "bound_tflops", "bound_gb_per_s", "datasheet_tflops", "measured_tflops", "cache", "timer",
+        "tile_ceiling", "wave_ceiling",
     )  # fmt: skip
     rows = zip(*(frame[c].tolist() for c in columns), strict=True)
     short = [c.removeprefix("fraction_of_") for c in columns]
@@ -30,6 +31,8 @@ Row = dict[str, Any]
 
 def _sentence(r: Row, l2_bytes: int | None) -> str:
     text = _SENTENCES[r["class"]](r, l2_bytes)
+    if r["tile_ceiling"] > 0:
+        text += f"; ceilings: tile {r['tile_ceiling']:.2f}, wave {r['wave_ceiling']:.2f}"
     boosted = r["class"] != "invalid" and r["tflops_per_s"] > r["datasheet_tflops"]
     return f"{text}; above the datasheet's clock (boost clock)" if boosted else text
 

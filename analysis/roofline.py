@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import peaks as peaks_table
+from analysis.ceilings import with_ceilings
 from analysis.frame import ROOF_OPS, Loaded, device_label
 from analysis.metrics import with_rates
 from analysis.peaks import MEASURED, MeasuredSet, Peaks, accumulate_of
@@ -65,6 +66,7 @@ class Device:
     peaks: Peaks | None = None
     l2_bytes: int | None = None
     max_clock_mhz: int | None = None
+    sm_count: int | None = None
     is_cpu: bool = False
     notes: tuple[str, ...] = field(default=())
 
@@ -132,6 +134,7 @@ def device_of(environment: Environment | None, rows: pd.DataFrame) -> Device:
         peaks=matched,
         l2_bytes=environment.l2_bytes or (matched.l2_bytes if matched else None),
         max_clock_mhz=environment.max_sm_clock_mhz,
+        sm_count=environment.sm_count or (matched.sm_count if matched else None),
         is_cpu=environment.device_type == "cpu",
     )
 
@@ -161,6 +164,7 @@ def classify(frame: pd.DataFrame, device: Device) -> pd.DataFrame:
     frame["fraction_of_measured"] = frame["measured_us"] / usable
     frame["fraction_of_attainable"] = frame["attainable_us"] / usable
     frame["class"] = _class(frame, device)
+    frame = with_ceilings(frame, device.sm_count)
     frame["reason"] = reasons(frame, device.l2_bytes)
     return frame
 
