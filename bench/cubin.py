@@ -17,18 +17,6 @@ def count_instructions(sass: str, opcode: str) -> int:
     return len(re.findall(rf"\*/\s+(?:@!?U?P\w+\s+)?{opcode}\b", sass))
 
 
-def in_loops(sass: str) -> str:
-    """The lines of a disassembly that lie in a loop: from the target of a branch backwards to the branch."""
-    lines = sass.splitlines()
-    labels = {found[1]: number for number, line in enumerate(lines) if (found := re.match(r"\s*(\.L\w+):", line))}
-    inside: set[int] = set()
-    for number, line in enumerate(lines):
-        target = re.search(r"\bBRA\b.*`\((\.L\w+)\)", line)
-        if target and target[1] in labels:
-            inside.update(range(labels[target[1]], number + 1))
-    return "\n".join(lines[number] for number in sorted(inside))
-
-
 @lru_cache(maxsize=256)
 def disassembly(cubin: bytes) -> str:
     """SASS of the kernel."""
