@@ -6,6 +6,7 @@ import typer
 
 from bench.cmd_check import check
 from bench.cmd_list import list_cases
+from bench.cmd_merge import merge
 from bench.cmd_run import measure_peaks, run
 
 app = typer.Typer(
@@ -18,6 +19,7 @@ app.command("list")(list_cases)
 app.command("run")(run)
 app.command("check")(check)
 app.command("peaks")(measure_peaks)
+app.command("merge")(merge)
 
 if __name__ == "__main__":
     app(prog_name="python -m bench")

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -19,10 +20,11 @@ from bench.case import Case, select
 from bench.check import check_case
 from bench.cmd_run import exit_code
 from bench.device import choose_device
+from bench.op_file import load_ops
+from bench.progress import progress
 from bench.record import Status
 from bench.run import HEADROOM, ending, free_bytes, not_to_run
-from bench.selection import chosen_cases, exit_codes, stderr
-from kernels.registry import OPS, op_named
+from bench.selection import chosen_cases, chosen_ops, exit_codes, stderr
 
 START_UNTIL_S = 150
 """Seconds after which an interpreted check starts no further case: the whole ends within `interpret.LIMIT_S`."""
@@ -53,6 +55,7 @@ def check(
         typer.Option("--interpret", help="Small cases by Triton's interpreter: needs no GPU, ends within 3 minutes."),
     ] = False,
     seed: Annotated[int, typer.Option(help="Seed of the inputs.")] = 0,
+    op_file: options.OpFileOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Check outputs against the float64 reference: suite quick, or the cases that the options mean.
@@ -61,7 +64,7 @@ def check(
     """
     with exit_codes():
         if interpreted:
-            _interpret(ops, match, seed, as_json, sizes=(suite, sets, dtype, model, provider, device))
+            _interpret(ops, op_file or (), match, seed, as_json, sizes=(suite, sets, dtype, model, provider, device))
         cases = chosen_cases(
             ops,
             suite=suite,
@@ -72,19 +75,27 @@ def check(
             tp=tp,
             providers=provider,
             match=match,
+            op_files=op_file,
         )
         _check_all(cases, choose_device(device), seed, as_json=as_json)
 
 
 def _interpret(
-    ops: Sequence[str] | None, match: str, seed: int, as_json: bool, *, sizes: Sequence[object] = ()
+    ops: Sequence[str] | None,
+    op_files: Sequence[Path],
+    match: str,
+    seed: int,
+    as_json: bool,
+    *,
+    sizes: Sequence[object] = (),
 ) -> None:
     """Checks the ops' own small cases in a process with the interpreter on, and exits as that does."""
     if any(sizes):
-        raise ValueError("--interpret checks the ops' own small cases: it takes ops, --match and --seed")
-    cases = interpret.interpreted_cases([op_named(name) for name in ops] if ops else OPS)
+        raise ValueError("--interpret checks the ops' own small cases: it takes ops, --op-file, --match and --seed")
+    chosen = chosen_ops(ops, load_ops(op_files))
+    cases = interpret.interpreted_cases(chosen)
     if not cases:
-        raise ValueError(f"no Triton kernel to interpret in {', '.join(ops or (op.name for op in OPS))}")
+        raise ValueError(f"no Triton kernel to interpret in {', '.join(op.name for op in chosen)}")
     cases = select(cases, match=match)
     if interpret.is_on():
         end = time.monotonic() + START_UNTIL_S
@@ -94,6 +105,7 @@ def _interpret(
         "It shows that the algorithm is right, not that the compiled kernel is."
     )
     arguments = ["check", *(ops or ()), "--interpret", "--match", match, "--seed", str(seed)]
+    arguments += [part for file in op_files for part in ("--op-file", str(file))]
     code = interpret.rerun([*arguments, *(["--json"] if as_json else [])])
     if code is None:
         stderr.print(f"[red]error:[/red] not done after {interpret.LIMIT_S} s: name one op, or a --match")
@@ -105,10 +117,11 @@ def _check_all(
 ) -> None:
     """Checks the cases in order, tells how each ended, and exits with the documented code."""
     results = []
-    for number, case in enumerate(cases, start=1):
-        stderr.print(f"[{number}/{len(cases)}] {case.id}", markup=False)
-        late = Checked(case.id, Status.SKIPPED, f"not begun within {START_UNTIL_S} s")
-        results.append(check_one(case, device, seed) if in_time() else late)
+    with progress(len(cases)) as name:
+        for case in cases:
+            name(case.id)
+            late = Checked(case.id, Status.SKIPPED, f"not begun within {START_UNTIL_S} s")
+            results.append(check_one(case, device, seed) if in_time() else late)
     code = exit_code(results)
     if as_json:
         counts = Counter(str(result.status) for result in results)

@@ -22,6 +22,7 @@ def list_cases(
     tp: options.TpOption = 1,
     provider: options.ProviderOption = None,
     match: options.MatchOption = "",
+    op_file: options.OpFileOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """List cases: all of suite full, or those that the options mean."""
@@ -36,6 +37,7 @@ def list_cases(
             tp=tp,
             providers=provider,
             match=match,
+            op_files=op_file,
         )
     if as_json:
         typer.echo(json.dumps([case.to_json() for case in cases], ensure_ascii=False))

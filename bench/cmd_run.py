@@ -1,4 +1,4 @@
-"""`bench run` and `bench peaks`: measure cases or a device's roofs, and write each record as it is made."""
+"""`bench run` and `bench peaks`: what a sweep is asked for, and what it tells at its end."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import math
 import secrets
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Protocol
 
-import torch
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -20,13 +21,16 @@ from bench import selection as options
 from bench.case import Case
 from bench.device import choose_device
 from bench.environment import environment
+from bench.lock import device_lock
 from bench.peaks import roof_cases
-from bench.record import Record, RecordWriter, Status
-from bench.run import Session, run_case
+from bench.record import Record, Status
+from bench.run import Session
 from bench.selection import chosen_cases, exit_codes, stderr
 from bench.stopping import StopRule, median_interval
-from bench.telemetry import Telemetry
+from bench.sweep import sweep
+from bench.worker import isolated
 
+TIMEOUT_S = 300.0
 REPORTS = Path("reports")
 BAD = (Status.INCORRECT, Status.FAILED, Status.CRASHED, Status.TIMEOUT, Status.OUT_OF_MEMORY)
 OutputOption = Annotated[
@@ -35,6 +39,14 @@ OutputOption = Annotated[
 SecondsOption = Annotated[
     float, typer.Option("--case-seconds", help="Longest measuring of a case, in seconds.", min=0.001)
 ]
+TimeoutOption = Annotated[
+    float, typer.Option("--timeout", help="Longest that a case may take in all, in seconds.", min=0.001)
+]
+ResumeOption = Annotated[
+    bool, typer.Option("--resume", help="Go on in -o DIR: leave out what it has of this source and machine.")
+]
+ShardOption = Annotated[str, typer.Option("--shard", help="I/N: part I of N of the cases; `bench merge` joins them.")]
+WaitOption = Annotated[bool, typer.Option("--wait", help="Wait for another run on this device to end.")]
 SeedOption = Annotated[int, typer.Option(help="Seed of the inputs.")]
 
 
@@ -52,11 +64,17 @@ def run(
     case_seconds: SecondsOption = 0.5,
     seed: SeedOption = 0,
     peaks: Annotated[bool, typer.Option(help="Measure this device's roofs first.")] = True,
+    op_file: options.OpFileOption = None,
+    resume: ResumeOption = False,
+    shard: ShardOption = "1/1",
+    timeout: TimeoutOption = TIMEOUT_S,
+    wait: WaitOption = False,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Measure cases: suite quick, or those that the options mean.
+    """Measure cases, each in a process that may crash: suite quick, or those that the options mean.
 
-    Exit code 0: all OK, SKIPPED or UNSUPPORTED; 4: some failed; 3: none OK, or no usable device; 2: usage.
+    Exit code 0: all OK, SKIPPED or UNSUPPORTED; 4: some failed; 3: none OK, or no usable device; 2: usage;
+    130: interrupted.
     """
     with exit_codes():
         cases = chosen_cases(
@@ -69,22 +87,28 @@ def run(
             tp=tp,
             providers=provider,
             match=match,
+            op_files=op_file,
         )
+        cases = _one_shard(cases, shard)
         session = new_session(device, case_seconds, seed)
     roofs = roof_cases(session.device, session.cache_bytes) if peaks else []
-    sweep(cases, session, output, roofs=roofs, as_json=as_json)
+    how = How(timeout_s=timeout, wait=wait, resume=resume, op_files=tuple(op_file or ()))
+    _sweep_and_tell(cases, session, output, how, roofs=roofs, as_json=as_json)
 
 
 def measure_peaks(
     device: options.DeviceOption = None,
     output: OutputOption = None,
     case_seconds: SecondsOption = 0.5,
+    timeout: TimeoutOption = TIMEOUT_S,
+    wait: WaitOption = False,
     as_json: options.JsonOption = False,
 ) -> None:
     """Measure this device's own roofs: best matmul per dtype, DRAM reads and copies, launch floor."""
     with exit_codes():
         session = new_session(device, case_seconds, 0)
-    sweep(roof_cases(session.device, session.cache_bytes), session, output, as_json=as_json)
+    roofs = roof_cases(session.device, session.cache_bytes)
+    _sweep_and_tell(roofs, session, output, How(timeout_s=timeout, wait=wait), as_json=as_json)
 
 
 def new_session(device: str | None, case_seconds: float, seed: int) -> Session:
@@ -99,23 +123,46 @@ def new_session(device: str | None, case_seconds: float, seed: int) -> Session:
         environment=environment(chosen),
         rule=StopRule(min_s=min(0.1, case_seconds), budget_s=case_seconds),
         seed=seed,
-        telemetry=None if chosen == "cpu" else Telemetry(torch.cuda.get_device_properties(chosen)),
     )
 
 
-def sweep(
-    cases: Sequence[Case], session: Session, output: Path | None, *, roofs: Sequence[Case] = (), as_json: bool
+def _one_shard(cases: Sequence[Case], shard: str) -> list[Case]:
+    """Its cases. Raises typer.Exit(3) when it has none: nothing would be measured."""
+    chosen = options.shard_of(cases, shard)
+    if not chosen:
+        stderr.print(f"shard {shard}: none of the {len(cases)} cases falls into it", markup=False)
+        raise typer.Exit(3)
+    return chosen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class How:
+    """How a sweep goes about its cases."""
+
+    timeout_s: float
+    wait: bool
+    resume: bool = False
+    op_files: tuple[Path, ...] = ()
+
+
+def _sweep_and_tell(
+    cases: Sequence[Case], session: Session, output: Path | None, how: How, *, roofs: Sequence[Case] = (), as_json: bool
 ) -> None:
-    """Runs the roofs and the cases in order, writes each record at once, and ends with the documented exit code."""
+    """Runs the roofs and the cases in order in a worker, and ends with the documented exit code."""
     directory = output or REPORTS / f"run-{session.run}"
     path = directory / "records.jsonl"
-    with exit_codes(), RecordWriter(path, session.run, session.environment) as writer:
-        records = []
-        for number, case in enumerate((*roofs, *cases), start=1):
-            stderr.print(f"[{number}/{len(roofs) + len(cases)}] {case.id}", markup=False)
-            record = run_case(case, session)
-            writer.append(record)
-            records.append(record)
+    tell = partial(stderr.print, markup=False)
+    with exit_codes():
+        if not math.isfinite(how.timeout_s):
+            raise ValueError(f"--timeout {how.timeout_s}: wanted a number of seconds")
+        if how.resume and output is None:
+            raise ValueError("--resume goes on in a directory: name it with -o DIR")
+    with (
+        exit_codes(),
+        device_lock(session.environment, wait=how.wait, tell=tell),
+        isolated(session, how.timeout_s, how.op_files, tell) as runner,
+    ):
+        records = sweep((*roofs, *cases), session, path, runner, resume=how.resume)
     code = exit_code(records, roofs=len(roofs))
     if as_json:
         typer.echo(json.dumps(_document(records, path, code), ensure_ascii=False))

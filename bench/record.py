@@ -22,7 +22,7 @@ from typing import Any
 SCHEMA_VERSION = 1
 CASE_KEYS = ("id", "op", "provider", "phase", "dtype")
 """What every record's case must have; more is welcome."""
-TORN = "the line is cut off (the run was killed here?): remove it"
+TORN = "the line is cut off (the run was killed here?): go on with `run -o DIR --resume`, or remove it"
 
 
 class RecordError(ValueError):
@@ -165,7 +165,9 @@ class RecordWriter:
             with path.open("rb") as existing:
                 existing.seek(-1, os.SEEK_END)
                 if existing.read(1) != b"\n":
-                    raise RecordError(f"{path}: the last line is cut off; remove it, or write to another directory")
+                    raise RecordError(
+                        f"{path}: the last line is cut off; go on with --resume, or write to another directory"
+                    )
         # A lone surrogate (a message with an undecodable file name in it) becomes the JSON escape it is: \udcff.
         self._file = path.open("a", encoding="utf-8", errors="backslashreplace", newline="\n")
         self._line(header_json(run, environment))
@@ -190,14 +192,14 @@ class RecordWriter:
         self._file.close()
 
 
-def read_records(path: Path) -> list[Record]:
+def read_records(path: Path, *, may_be_empty: bool = False) -> list[Record]:
     """All records of a file, each with its run's environment.
 
     Raises:
-        RecordError: missing, empty, truncated, foreign or future-schema file; nothing of it is used.
+        RecordError: missing, truncated, foreign or future-schema file; or one of no records, unless it `may_be_empty`.
     """
     text = _text_of(path)
-    if not text.strip():
+    if not text.strip() and not may_be_empty:
         raise RecordError(f"{path}: empty; wanted JSON lines as `python -m bench run -o DIR` writes them")
     records: list[Record] = []
     environments: dict[str, Environment] = {}
@@ -212,13 +214,15 @@ def read_records(path: Path) -> list[Record]:
             continue
         if fields["run"] not in environments:
             raise RecordError(f"{where}: record of run {fields['run']!r} before that run's header line")
-        records.append(_build(Record, fields, where, environment=environments[fields["run"]]))
-        missing = [key for key in CASE_KEYS if key not in records[-1].case]
-        if missing:
-            raise RecordError(f"{where}: the case has no {', '.join(missing)}")
-    if not records:
+        records.append(_record(fields, environments[fields["run"]], where))
+    if not records and not may_be_empty:
         raise RecordError(f"{path}: a header but no records: nothing was measured in this run")
     return records
+
+
+def record_of_line(line: str, environment: Environment) -> Record:
+    """One record of a run in this environment, from its line. Raises RecordError."""
+    return _record(_parse(line, "record", last=False), environment, "record")
 
 
 def _text_of(path: Path) -> str:
@@ -247,6 +251,13 @@ def _parse(line: str, where: str, *, last: bool) -> dict[str, Any]:
             "use the Roofmark that wrote it, or measure again"
         )
     return fields
+
+
+def _record(fields: dict[str, Any], environment: Environment, where: str) -> Record:
+    record: Record = _build(Record, fields, where, environment=environment)
+    if missing := ", ".join(key for key in CASE_KEYS if key not in record.case):
+        raise RecordError(f"{where}: the case has no {missing}")
+    return record
 
 
 def _build(kind: type[Any], fields: object, where: str, **extra: Any) -> Any:

@@ -25,6 +25,7 @@ from bench.check import check_case
 from bench.clock import Clock, CpuClock, CudaEventClock, CudaGraphClock, Launch, warm
 from bench.device import explain_cuda_error
 from bench.launched import kernels_launched
+from bench.method import Method
 from bench.record import Environment, Record, Status
 from bench.stopping import StopRule
 from bench.telemetry import Telemetry, flags_of, told
@@ -45,6 +46,7 @@ class Session:
     device: str
     environment: Environment
     rule: StopRule = field(default_factory=StopRule)
+    method: Method = field(default_factory=Method)
     seed: int = 0
     telemetry: Telemetry | None = None
 
@@ -59,7 +61,7 @@ def run_case(case: Case, session: Session) -> Record:
     try:
         return _run(case, session)
     except Exception as error:
-        return _ended(case, session, *ending(error))
+        return record_of(case, session, *ending(error))
 
 
 def ending(error: Exception) -> tuple[Status, str]:
@@ -85,11 +87,11 @@ def _run(case: Case, session: Session) -> Record:
     op.work(workload)
     refused = not_to_run(case, session.device)
     if refused:
-        return _ended(case, session, *refused)
+        return record_of(case, session, *refused)
     rotation = l2.plan(op.make_inputs(workload, "meta", session.seed), op.roles, session.cache_bytes)
     free = free_bytes(session.device)
     if free is not None and rotation.needed_bytes > HEADROOM * free:
-        return _ended(
+        return record_of(
             case, session, Status.SKIPPED, f"needs {rotation.needed_bytes:,} bytes, {free:,} are free on this device"
         )
     return _measure(case, session, rotation)
@@ -109,7 +111,7 @@ def _measure(case: Case, session: Session, rotation: l2.Rotation) -> Record:
     with _phase(phases, "check"):
         verdict = check_case(op, provider, inputs)
     if verdict.problem:
-        return _ended(
+        return record_of(
             case, session, Status.INCORRECT, verdict.problem, error=verdict.figures, kernel=facts, config=config
         )
     timed = _timed(case, session, provider, rotation, inputs, phases)
@@ -118,10 +120,10 @@ def _measure(case: Case, session: Session, rotation: l2.Rotation) -> Record:
         again = check_case(op, provider, op.make_inputs(case.workload, session.device, session.seed + 1))
     if again.problem:
         problem = f"right at first, but with fresh inputs after timing: {again.problem}"
-        return _ended(case, session, Status.INCORRECT, problem, error=again.figures, kernel=facts, config=config)
+        return record_of(case, session, Status.INCORRECT, problem, error=again.figures, kernel=facts, config=config)
     timed["kernel"] = facts | timed["kernel"]
     first_call_us = phases["first_call"] * 1e6
-    return _ended(
+    return record_of(
         case, session, Status.OK, "", config=config, error=verdict.figures, first_call_us=first_call_us,
         phases_s=phases, **timed,
     )  # fmt: skip
@@ -201,7 +203,7 @@ def free_bytes(device: str) -> int | None:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
 
 
-def _ended(case: Case, session: Session, status: Status, detail: str, **measured: Any) -> Record:
+def record_of(case: Case, session: Session, status: Status, detail: str, **measured: Any) -> Record:
     """A record of this case with everything that is known without running it."""
     return Record(
         run=session.run,
@@ -211,7 +213,7 @@ def _ended(case: Case, session: Session, status: Status, detail: str, **measured
         work=_declared_work(case),
         regime="burst",
         data={"distribution": DISTRIBUTION, "seed": session.seed},
-        source_sha256=source_sha256(case.op.make_inputs),
+        source_sha256=case_sha256(case),
         taken_at=datetime.now(UTC).isoformat(timespec="seconds"),
         environment=session.environment,
         **measured,
@@ -226,16 +228,26 @@ def _declared_work(case: Case) -> dict[str, int]:
         return {}
 
 
+def case_sha256(case: Case) -> str:
+    """Of the code that a case runs: what resuming and comparing recognise changed code by."""
+    return source_sha256(case.op.make_inputs, case.op.providers[case.provider])
+
+
 @cache
-def source_sha256(make_inputs: Callable[..., Any]) -> str:
-    """Of the code that a case of this op runs: what resuming and comparing recognise changed code by.
+def source_sha256(*functions: Callable[..., Any]) -> str:
+    """Of the files that functions of an op stand in.
 
     An op of this suite shares device code with others, so the whole of its package is taken: too many records are
-    called changed rather than one too few. A user's op is its own file.
+    called changed rather than one too few. A user's op is its own file, or files.
     """
-    own = Path(inspect.getsourcefile(make_inputs) or "")
-    files = sorted(own.parent.glob("*.py")) if (own.parent / "registry.py").exists() else [own]
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+    files: set[Path] = set()
+    for function in functions:
+        try:
+            own = Path(inspect.getsourcefile(inspect.unwrap(getattr(function, "func", function))) or "")
+        except TypeError:
+            continue  # a callable object or a built-in has no file to change
+        files |= set(own.parent.glob("*.py")) if (own.parent / "registry.py").exists() else {own}
+    return hashlib.sha256(b"".join(file.read_bytes() for file in sorted(files, key=lambda f: f.name))).hexdigest()
 
 
 def _rotation_facts(rotation: l2.Rotation) -> dict[str, int]:

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from bench.case import Case, select
+from bench.case import Case, merged, select
 from bench.device import DeviceError
+from bench.op_file import load_ops
 from bench.suites import SUITES, model_workloads, question_workloads, suite_workloads
 from kernels.registry import OPS, op_named
 from kernels.spec import Op, Workload, dtype_named
 
 stderr = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
+OpFileOption = Annotated[
+    list[Path] | None,
+    typer.Option("--op-file", help="Python file with an OP of your own, alone unless other ops are named; repeat."),
+]
 OpsArgument = Annotated[list[str] | None, typer.Argument(help="Ops; all when none is named.", show_default=False)]
 SuiteOption = Annotated[str | None, typer.Option(help=f"Named set of cases: {', '.join(SUITES)}.")]
 SetOption = Annotated[
@@ -58,13 +66,15 @@ def chosen_cases(
     tp: int,
     providers: Sequence[str] | None,
     match: str,
+    op_files: Sequence[Path] | None = None,
 ) -> list[Case]:
-    """The cases that the options mean.
+    """The cases that the options mean; an op of a user's own file has no suite but its check workloads.
 
     Raises:
         ValueError: an unknown name or a combination that means nothing; says what is known.
     """
-    chosen = [op_named(name) for name in dict.fromkeys(ops)] if ops else list(OPS)
+    own = load_ops(op_files or ())
+    chosen = chosen_ops(ops, own)
     wanted = tuple(dtype_named(name) for name in _split(dtypes))
     if sum((suite is not None, bool(sets), model is not None)) > 1:
         raise ValueError("--suite, --set and --model each say which sizes: give one of them")
@@ -76,7 +86,12 @@ def chosen_cases(
         by_op = model_workloads(model, tp, wanted or ("bfloat16",))
     else:
         of_suite = suite_workloads(default_suite if suite is None else suite)
+        if suite is None:
+            of_suite |= {op.name: merged(op.check_workloads) for op in own}
         by_op = _of_dtypes({op.name: of_suite.get(op.name, []) for op in chosen}, wanted)
+    for op in own:
+        if op in chosen and not by_op.get(op.name):
+            raise ValueError(f"no sizes for op {op.name} there: give --set, or leave it to the op's check workloads")
     cases = [
         Case(op, provider, workload)
         for op in chosen
@@ -84,6 +99,24 @@ def chosen_cases(
         for provider in op.providers
     ]
     return select(cases, providers=tuple(_split(providers)), match=match)
+
+
+def chosen_ops(names: Sequence[str] | None, own: Sequence[Op]) -> list[Op]:
+    """The named ops; when none is named those of a user's own files, else all. Raises ValueError."""
+    return [op_named(name, own) for name in dict.fromkeys(names)] if names else list(own or OPS)
+
+
+def shard_of(cases: Sequence[Case], shard: str) -> list[Case]:
+    """The cases of shard "i/n": which one a case falls into is its id's alone, whatever else is selected.
+
+    Raises:
+        ValueError: another text, or i outside 1 to n.
+    """
+    numbers = re.fullmatch(r"(\d+)/(\d+)", shard)
+    index, count = (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
+    if not 1 <= index <= count:
+        raise ValueError(f"--shard {shard!r}: wanted I/N with I from 1 to N, such as 2/8")
+    return [case for case in cases if int(hashlib.sha256(case.id.encode()).hexdigest(), 16) % count == index - 1]
 
 
 def _question(chosen: Sequence[Op], sets: Sequence[str], dtypes: Sequence[str]) -> dict[str, list[Workload]]:

@@ -46,6 +46,7 @@ class Telemetry:
             return None
         device, nvml = self._device, self._device.nvml
         device.refused.clear()
+        ours = (os.getpid(), os.getppid())  # a worker's parent only waits, but may hold a context
         power_mw, energy_mj = device.ask("nvmlDeviceGetPowerUsage"), device.ask("nvmlDeviceGetTotalEnergyConsumption")
         reasons = device.ask("nvmlDeviceGetCurrentClocksEventReasons")
         if reasons is None:
@@ -58,7 +59,7 @@ class Telemetry:
             "energy_j": None if energy_mj is None else energy_mj / 1000,
             "temperature_c": device.ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
             "throttle_reasons": None if reasons is None else [n for n, bit in THROTTLING.items() if reasons & bit],
-            "other_processes": None if others is None else sum(p.pid != os.getpid() for p in others),
+            "other_processes": None if others is None else sum(p.pid not in ours for p in others),
         }
         for name, policy in VIOLATIONS.items():
             violation = device.ask("nvmlDeviceGetViolationStatus", getattr(nvml, policy))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 
 from kernels import roofs
@@ -19,9 +20,9 @@ OPS: tuple[Op, ...] = tuple(import_module(f"kernels.{module}").OP for module in 
 ROOF_OPS: tuple[Op, ...] = (roofs.PEAK_MATMUL, roofs.PEAK_READ, roofs.PEAK_COPY, roofs.EMPTY_LAUNCH)
 
 
-def op_named(name: str) -> Op:
-    """The op. Raises ValueError with the known names."""
-    for op in OPS:
-        if op.name == name:
-            return op
-    raise ValueError(f"unknown op {name!r}; known: {', '.join(op.name for op in OPS)}")
+def op_named(name: str, own: Sequence[Op] = ()) -> Op:
+    """The op, of the suite's or of a user's own. Raises ValueError with the known names."""
+    known = {op.name: op for op in (*OPS, *own)}
+    if name not in known:
+        raise ValueError(f"unknown op {name!r}; known: {', '.join(known)}")
+    return known[name]

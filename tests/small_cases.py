@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from bench.case import Case
 from bench.record import Environment, Record, Status
-from bench.run import Session
+from bench.run import Session, run_case
 from bench.stopping import StopRule
+from bench.worker import Runner
 from kernels import matmul
 
 Provider = Callable[..., Any]
@@ -40,6 +44,14 @@ def matmul_case(
     """One case of matmul by this provider; `changes` replace other parts of the op."""
     op = replace(matmul.OP, **{"providers": {name: provider}, **changes})
     return Case(op, name, matmul.describe_axes(axes, dtype, ("test",)))
+
+
+@contextmanager
+def in_process(
+    session: Session, timeout_s: float, op_files: Sequence[Path], tell: Callable[[str], None]
+) -> Iterator[Runner]:
+    """Stands for `bench.worker.isolated` where providers are a test's own, which no other process has."""
+    yield partial(run_case, session=session)
 
 
 def raising(error: BaseException) -> Provider:

@@ -55,7 +55,8 @@ def test_the_new_op_passes_the_proofs_by_itself(tree: Path, file: str, match: st
 
 def test_the_new_op_is_listed_and_measured(tree: Path) -> None:
     asked = ("run", "scale", "--set", "N=100000", "--dtype", "fp32", "--no-peaks", "--case-seconds", "0.02")
-    done = run(tree, "-m", "bench", *asked, "--device", "cpu", "-o", str(tree / "out"))
+    command = ("-m", "bench", *asked, "--device", "cpu", "-o", str(tree / "out"))
+    done = run(tree, *command, XDG_RUNTIME_DIR=str(tree / "runtime"))
     assert done.returncode == 0, done.stderr
     assert "scale/torch/float32/N=100000" in done.stdout
     assert "1 SKIPPED: interpreted kernels have no speed" in done.stdout

@@ -29,10 +29,8 @@ def bench(*arguments: str) -> Result:
 
 def use(monkeypatch: pytest.MonkeyPatch, op: Op) -> None:
     """Makes it the only op."""
-    monkeypatch.setattr(cmd_check, "OPS", (op,))
     monkeypatch.setattr(selection, "OPS", (op,))
-    for module in (cmd_check, selection):
-        monkeypatch.setattr(module, "op_named", lambda name: op)
+    monkeypatch.setattr(selection, "op_named", lambda name, own: op)
 
 
 def with_providers(monkeypatch: pytest.MonkeyPatch, **providers: Provider) -> None:

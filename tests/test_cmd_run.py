@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from small_cases import Provider, matmul_case, raising
+from small_cases import Provider, in_process, matmul_case, raising
 from typer.testing import CliRunner, Result
 
 from bench import cmd_run, selection
@@ -28,10 +28,12 @@ FAST = ("--no-peaks", "--device", "cpu", "--case-seconds", "0.02")
 
 
 @pytest.fixture
-def small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache of 1 MiB, so that rotation takes little memory, and no warming."""
+def small_machine(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A cache of 1 MiB, so that rotation takes little memory, no warming, the CPU to itself, and no worker."""
     monkeypatch.setattr(cmd_run, "environment", lambda device: Environment(device_name="small", l2_bytes=2**20))
     monkeypatch.setattr(runner, "warm", lambda clock: 0)
+    monkeypatch.setattr(cmd_run, "isolated", in_process)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("runtime")))
 
 
 def bench(*arguments: str) -> Result:
@@ -42,7 +44,7 @@ def with_providers(monkeypatch: pytest.MonkeyPatch, **providers: Provider) -> No
     """Makes matmul the only op, by these providers."""
     op: Op = replace(matmul.OP, providers=providers)
     monkeypatch.setattr(selection, "OPS", (op,))
-    monkeypatch.setattr(selection, "op_named", lambda name: op)
+    monkeypatch.setattr(selection, "op_named", lambda name, own: op)
 
 
 def run_of(*providers: str, output: Path, extra: Sequence[str] = ()) -> Result:

@@ -6,11 +6,9 @@ import importlib.metadata
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,41 +16,6 @@ from bench.record import Status, read_records
 
 ROOT = Path(__file__).resolve().parent.parent
 FAST = ("--no-peaks", "--device", "cpu", "--case-seconds", "0.02")
-
-SMALL_CACHE = "import bench.environment as e, runpy, sys; e.CPU_CACHE_CAP_BYTES = 2**20; "
-RUN_IT = "runpy.run_module('bench', run_name='__main__', alter_sys=True)"
-
-
-def start(program: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
-    """`python -m bench` on a CPU whose cache counts as 1 MiB, after `program`."""
-    return subprocess.Popen(
-        [sys.executable, "-c", program + SMALL_CACHE + RUN_IT, *arguments],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        **options,
-    )
-
-
-def test_a_run_that_is_killed_keeps_every_record_made_before(tmp_path: Path) -> None:
-    """F05: killed while its fourth case runs, which stderr names before it starts."""
-    ten = ("matmul", "--provider", "torch", "--set", "M=" + ",".join(map(str, range(1, 11))))
-    process = start("", "run", *ten, "--set", "N=64", "--set", "K=64", *FAST, "-o", str(tmp_path))
-    assert process.stderr is not None
-    named = []
-    for line in process.stderr:
-        named.append(line.strip())
-        if line.startswith("[4/10]"):
-            os.kill(process.pid, signal.SIGKILL)
-            break
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
-    assert named == [f"[{n}/10] matmul/torch/bfloat16/M={n},N=64,K=64" for n in range(1, 5)]
-    records = read_records(tmp_path / "records.jsonl")
-    assert 3 <= len(records) < 10
-    assert [r.case["axes"]["M"] for r in records] == list(range(1, len(records) + 1))
-    assert {r.status for r in records} == {Status.OK}
 
 
 def distributions_needed(*names: str) -> set[str]:
@@ -76,6 +39,22 @@ def canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+ON_A_SMALL_CACHE = (
+    "import bench.environment as e, runpy; e.CPU_CACHE_CAP_BYTES = 2**20; "
+    "runpy.run_module('bench', run_name='__main__', alter_sys=True)"
+)
+HIDING = """
+import sys
+from importlib.machinery import PathFinder
+class Hiding(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in {hidden!r} else super().find_spec(name, path, target)
+sys.meta_path[sys.meta_path.index(PathFinder)] = Hiding
+"""
+"""Read by Python itself at its start, also by a worker's."""
+
+
 def test_smoke_runs_with_what_a_cuda_image_has(tmp_path: Path) -> None:
     """All third-party modules are hidden but torch, triton, numpy, rich, typer and what these require."""
     needed = distributions_needed("torch", "triton", "numpy", "rich", "typer")
@@ -86,18 +65,17 @@ def test_smoke_runs_with_what_a_cuda_image_has(tmp_path: Path) -> None:
     }
     hidden |= {"pandas", "pyarrow", "scipy", "matplotlib", "jinja2", "plotly", "pynvml"}
     assert not hidden & {"torch", "triton", "numpy", "rich", "typer"}
-    hook = f"""
-import sys
-from importlib.machinery import PathFinder
-class Hiding(PathFinder):
-    @classmethod
-    def find_spec(cls, name, path=None, target=None):
-        return None if name.partition(".")[0] in {sorted(hidden)!r} else super().find_spec(name, path, target)
-sys.meta_path[sys.meta_path.index(PathFinder)] = Hiding
-"""
-    process = start(hook, "run", "--suite", "smoke", *FAST, "-o", str(tmp_path), "--json")
-    stdout, stderr = process.communicate()
-    assert process.returncode == 0, stderr
+    (tmp_path / "sitecustomize.py").write_text(HIDING.format(hidden=sorted(hidden)), encoding="utf-8")
+    process = subprocess.run(
+        [sys.executable, "-c", ON_A_SMALL_CACHE, "run", "--suite", "smoke", *FAST, "-o", str(tmp_path), "--json"],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
+    stdout = process.stdout
     statuses = {r.case["id"]: r.status for r in read_records(tmp_path / "records.jsonl")}
     assert json.loads(stdout)["exit"] == 0
     assert {status for case_id, status in statuses.items() if "/torch/" in case_id} == {Status.OK}

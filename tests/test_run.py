@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,7 @@ from small_cases import matmul_case, session
 
 from bench import run as runner
 from bench.record import Environment, Status
-from bench.run import run_case, source_sha256, take_samples
+from bench.run import case_sha256, run_case, source_sha256, take_samples
 from bench.stopping import StopRule
 from kernels import matmul, matmul_decode
 from kernels.inputs import DISTRIBUTION
@@ -204,3 +205,22 @@ def test_the_source_hash_is_of_the_package_for_our_ops_and_of_the_file_for_a_use
     space: dict[str, Any] = {}
     exec(compile(file.read_text(), str(file), "exec"), space)
     assert source_sha256(space["make_inputs"]) == hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def test_the_source_hash_is_of_the_provider_too(tmp_path: Path) -> None:
+    """A provider in a file of its own for an op whose inputs are the suite's: its change must not go unseen."""
+    file = tmp_path / "mine.py"
+    space: dict[str, Any] = {}
+    seen = []
+    for text in ("def mine(a, b, **_):\n    return a @ b\n", "def mine(a, b, **_):\n    return b @ a\n"):
+        file.write_text(text)
+        exec(compile(text, str(file), "exec"), space)
+        case = matmul_case(space["mine"])
+        seen += [
+            case_sha256(case),
+            case_sha256(replace(case, op=replace(case.op, providers={"mine": partial(space["mine"])}))),
+        ]
+    assert seen[0] == seen[1] != seen[2] == seen[3]
+    ours = source_sha256(matmul.make_inputs)
+    assert ours not in seen
+    assert case_sha256(matmul_case()) == case_sha256(matmul_case(torch.matmul)) == ours, "a built-in has no file"

@@ -11,7 +11,8 @@ from typer.testing import CliRunner, Result
 from bench import cmd_run
 from bench.__main__ import app
 from bench.device import DeviceError, TorchBuild
-from bench.suites import SUITES
+from bench.selection import shard_of
+from bench.suites import SUITES, suite_cases
 from kernels.models import MODELS
 from kernels.registry import OPS
 
@@ -92,9 +93,10 @@ def test_usage_errors_end_with_2_and_say_on_stderr_what_is_known(
 def test_a_time_that_is_none_is_refused(seconds: str) -> None:
     """L03: the option's name has the unit, and 0 or less is no time."""
     for command in (["run", "--suite", "smoke", "--no-peaks"], ["peaks"]):
-        result = bench(*command, "--device", "cpu", "--case-seconds", seconds)
-        assert (result.exit_code, result.stdout) == (2, "")
-        assert "--case-seconds" in result.stderr
+        for option in ("--case-seconds", "--timeout"):
+            result = bench(*command, "--device", "cpu", option, seconds)
+            assert (result.exit_code, result.stdout) == (2, "")
+            assert option in result.stderr
 
 
 def test_no_gpu_or_another_device_is_told_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,3 +196,41 @@ def test_a_dtype_narrows_a_suite_and_ops_keep_the_order_asked_for() -> None:
 
 def test_list_without_options_is_the_full_suite() -> None:
     assert listed() == listed("--suite", "full")
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8])
+def test_shards_share_the_cases_out_by_their_ids_alone(count: int) -> None:
+    cases = suite_cases("quick", OPS)
+    shards = [shard_of(cases, f"{index}/{count}") for index in range(1, count + 1)]
+    assert sorted(case.id for shard in shards for case in shard) == sorted(case.id for case in cases)
+    assert min(map(len, shards)) > len(cases) / count / 2, "shares of a like size"
+    few = cases[::7]
+    for index, shard in enumerate(shards, start=1):
+        assert shard_of(few, f"{index}/{count}") == [case for case in few if case in shard]
+
+
+def test_the_shard_of_a_case_stays_from_version_to_version() -> None:
+    """Shards of one sweep may run on machines with another Python: a hash with a seed would lose cases."""
+    [case, *_] = suite_cases("smoke", OPS)
+    assert case.id == "matmul/triton/bfloat16/M=128,N=256,K=256"
+    assert [shard_of([case], f"{index}/5") != [] for index in range(1, 6)] == [False, False, True, False, False]
+
+
+@pytest.mark.parametrize("shard", ["", "0/2", "3/2", "1/0", "1", "a/b", "-1/2", "1/2/3", "1.0/2"])
+def test_a_shard_that_is_none_is_refused(shard: str) -> None:
+    result = bench("run", "--suite", "smoke", "--shard", shard)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"--shard {shard!r}: wanted I/N" in result.stderr
+
+
+def test_a_shard_without_cases_says_so_and_ends_with_3() -> None:
+    one = ("matmul", "--set", "M=1", "--set", "N=8", "--set", "K=8", "--provider", "torch")
+    results = [bench("run", *one, "--device", "cpu", "--shard", f"{index}/50") for index in (1, 2)]
+    empty = next(result for result in results if result.exit_code == 3)
+    assert "none of the 1 cases falls into it" in empty.stderr
+
+
+def test_resume_needs_a_directory() -> None:
+    result = bench("run", "--suite", "smoke", "--device", "cpu", "--resume")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "--resume" in result.stderr and "-o DIR" in result.stderr

@@ -86,7 +86,8 @@ def test_time_under_a_cap_marks_the_case_even_when_it_is_over_at_the_end(monkeyp
 
 
 def test_another_process_on_the_gpu_marks_the_case(monkeypatch: pytest.MonkeyPatch) -> None:
-    other = [SimpleNamespace(pid=os.getpid()), SimpleNamespace(pid=1)]
+    """This process and its parent, which waits for a worker, are no others."""
+    other = [SimpleNamespace(pid=pid) for pid in (os.getpid(), os.getppid(), 2**30)]
     before = snapshot(monkeypatch, answers(nvmlDeviceGetComputeRunningProcesses=other))
     assert before["other_processes"] == 1
     assert flags_of(before, snapshot(monkeypatch, answers()), 1.0) == ("contended",)

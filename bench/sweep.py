@@ -1,0 +1,61 @@
+"""A sweep: cases in order, each ending in a record that is on disk before the next one starts.
+
+Leaves running a case to its runner, which the caller brings, and what the records say to the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from bench.case import Case
+from bench.progress import progress
+from bench.record import Record, RecordWriter
+from bench.resume import cut_torn_line, done_before
+from bench.run import Session, case_sha256
+from bench.selection import stderr
+from bench.worker import Runner
+
+INTERRUPTED = 130
+
+
+def sweep(cases: Sequence[Case], session: Session, path: Path, runner: Runner, *, resume: bool = False) -> list[Record]:
+    """Runs the cases and writes each record at once; the records of all of them, in the cases' order.
+
+    Args:
+        cases: no two of one id.
+        session: whose run and environment the file's header names.
+        path: the records file; appended to.
+        runner: runs one case.
+        resume: leave out the cases that the file has records of already, as `bench.resume` counts them.
+
+    Raises:
+        RecordError: a file that cannot be gone on with.
+        typer.Exit: 130 when interrupted; what was recorded stays.
+    """
+    records = _already(cases, session, path) if resume else {}
+    left = [case for case in cases if case.id not in records]
+    try:
+        if left:
+            with RecordWriter(path, session.run, session.environment) as writer, progress(len(left)) as name:
+                for case in left:
+                    name(case.id)
+                    record = runner(case)
+                    writer.append(record)
+                    records[case.id] = record
+    except KeyboardInterrupt:
+        told = f"interrupted: {len(records)} of {len(cases)} records are safe in {path}"
+        stderr.print(f"{told}; go on with: -o {path.parent} --resume", markup=False)
+        raise typer.Exit(INTERRUPTED) from None
+    return [records[case.id] for case in cases]
+
+
+def _already(cases: Sequence[Case], session: Session, path: Path) -> dict[str, Record]:
+    cut = cut_torn_line(path)
+    if cut:
+        stderr.print(f"{path}: the last line was cut off in the middle: {cut} bytes of it removed", markup=False)
+    records = done_before(path, session.environment, {case.id: case_sha256(case) for case in cases})
+    stderr.print(f"{len(records)} of {len(cases)} already there", markup=False)
+    return records
