@@ -158,7 +158,7 @@ def configs(workload: Workload, arch: int) -> tuple[Any, ...]:
     a = workload.axes
     width = padded_width(max(a["head_dim"], a.get("v_head_dim", 0)))
     rows = a["q_len"] * a["q_heads"] // a["kv_heads"]
-    return kernel.configs_for(torch_dtype(workload.dtype), width, rows)
+    return kernel.configs_for(torch_dtype(workload.dtype), width, rows, arch)
 
 
 def work(workload: Workload) -> Work:
@@ -250,6 +250,7 @@ OP = Op(
         _check(kv_lens=(5, 0, 1), batch=3, q_heads=7, kv_heads=1),
         _check("float16", q_len=3, kv_len=130, kv_lens=(130, 2), head_dim=128),
         _check(q_len=8, batch=1, q_heads=3, kv_heads=3, head_dim=80),
+        _check(q_len=5, q_heads=7, kv_heads=1, kv_lens=(70, 3)),
         _check("float16", batch=1, kv_len=1, q_heads=8, kv_heads=1, head_dim=96),
     ),
     roles={"q": "resident", "k": "streamed", "v": "streamed", "kv_lens": "resident"},

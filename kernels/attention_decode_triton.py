@@ -19,7 +19,7 @@ import triton.language as tl
 from triton.language.extra import cuda
 
 from kernels.attention import check_shapes, padded_width
-from kernels.launch import OPTIONS, sm_count
+from kernels.launch import OPTIONS, sm_count, target_arch
 from kernels.softmax import LN_2, LOG2_E, finished, walk_keys
 
 
@@ -29,6 +29,7 @@ class Config:
 
     Attributes:
         block_n: keys of a tile.
+        block_m: packed rows of a tile at most; more rows are more programs, which read the same K and V (L2 has them).
         num_warps, num_stages: of the compiler.
         ctas_per_sm: programs of the first kernel that an SM holds, by its shared memory; the split rule fills them.
         splits: programs that share a sequence's keys; 0 lets `splits_for` decide.
@@ -36,6 +37,7 @@ class Config:
     """
 
     block_n: int
+    block_m: int = 128
     num_warps: int = 4
     num_stages: int = 3
     ctas_per_sm: int = 2
@@ -56,32 +58,39 @@ MANY = 64
 MANY_ROWS = {
     64: (Config(block_n=64, num_warps=8, num_stages=3, ctas_per_sm=2),),
     128: (Config(block_n=64, num_warps=8, num_stages=3, ctas_per_sm=1),),
-    256: (Config(block_n=32, num_warps=8, num_stages=3, ctas_per_sm=1),),
+    256: (Config(block_n=32, block_m=64, num_warps=8, num_stages=3, ctas_per_sm=1),),
 }
 """For 64 packed rows and more, whose accumulators 4 warps do not hold."""
-EXACT = {width: (Config(block_n=16, num_warps=8, num_stages=2, ctas_per_sm=2),) for width in (64, 128, 256)}
-"""float32: products on the CUDA cores, from registers."""
+BLACKWELL_WIDE = (Config(block_n=32, block_m=32, num_stages=3, ctas_per_sm=2),)
+"""sm_100, head width 256: 64 rows there leave a value in local memory whatever block_n."""
+EXACT = {
+    64: (Config(block_n=16, block_m=16, num_stages=2, ctas_per_sm=4),),
+    128: (Config(block_n=16, block_m=16, num_warps=8, num_stages=3, ctas_per_sm=2),),
+    256: (Config(block_n=16, block_m=16, num_stages=2, ctas_per_sm=2),),
+}
+"""float32: products on the CUDA cores, from registers, which hold no more rows."""
 MAX_QUERIES, MAX_SPLITS = 8, 64
 MERGE_KEYS = 128
 """What a second kernel and its partials cost, in keys of one split's walk; only ranks numbers of splits."""
 
 
-def configs_for(dtype: torch.dtype, width: int, rows: int) -> tuple[Config, ...]:
+def configs_for(dtype: torch.dtype, width: int, rows: int, arch: int) -> tuple[Config, ...]:
     """The configurations for a padded head width and a number of packed rows, the default first."""
     if dtype == torch.float32:
         return EXACT[width]
+    if rows >= MANY and width == 256 and arch >= 100:
+        return BLACKWELL_WIDE
     return MANY_ROWS[width] if rows >= MANY else HALF[width]
 
 
-def splits_for(sequences: int, kv_heads: int, longest: int, config: Config, sms: int) -> int:
+def splits_for(walks: int, longest: int, config: Config, sms: int) -> int:
     """Over how many programs the keys of a sequence are shared.
 
     The number whose slowest SM is done first: whole waves of programs over the slots of the machine, each as long as
     its share of the keys in whole tiles. Ties go to fewer splits; a merge costs MERGE_KEYS.
 
     Args:
-        sequences: batch.
-        kv_heads: KV heads of this GPU.
+        walks: over a sequence's keys: sequences x KV heads of this GPU x tiles of packed rows.
         longest: keys of the longest sequence.
         config: tile and residency; its `splits` wins when set.
         sms: SMs of the device.
@@ -92,7 +101,7 @@ def splits_for(sequences: int, kv_heads: int, longest: int, config: Config, sms:
     slots = sms * config.ctas_per_sm
 
     def cost(splits: int) -> float:
-        waves = triton.cdiv(sequences * kv_heads * splits, slots)
+        waves = triton.cdiv(walks * splits, slots)
         return float(waves * triton.cdiv(tiles, splits) * config.block_n + (MERGE_KEYS if splits > 1 else 0))
 
     return min(range(1, min(tiles, MAX_SPLITS) + 1), key=cost)
@@ -100,17 +109,19 @@ def splits_for(sequences: int, kv_heads: int, longest: int, config: Config, sms:
 
 @triton.jit
 def _attention_decode_kernel(
-    q, k, v, kv_lens, out, lse, partial, partial_lse, q_len, kv_heads, group, splits, scale_log2,
+    q, k, v, kv_lens, out, lse, partial, partial_lse, q_len, kv_heads, group, splits, row_tiles, scale_log2,
     stride_qb, stride_qs, stride_qh, stride_qd, stride_kb, stride_ks, stride_kh, stride_kd,
     stride_vb, stride_vs, stride_vh, stride_vd, stride_lens,
     D: tl.constexpr, DV: tl.constexpr, WIDTH: tl.constexpr, WIDTH_V: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr, LSE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
+    row_tile = program % row_tiles
+    program = program // row_tiles
     split = program % splits
     kv_head = (program // splits) % kv_heads
     batch = program // (splits * kv_heads)
-    rows = tl.arange(0, BLOCK_M)
+    rows = row_tile * BLOCK_M + tl.arange(0, BLOCK_M)
     token = rows // group
     head = kv_head * group + rows % group
     inside = token < q_len
@@ -214,13 +225,18 @@ def attention_decode(
     """
     _check(q, k, v, kv_lens)
     (B, Sq, Hq, D), (S, Hkv), Dv = q.shape, k.shape[1:3], v.shape[3]
-    config = config or configs_for(q.dtype, padded_width(max(D, Dv)), Sq * Hq // max(1, k.shape[2]))[0]
+    rows = Sq * Hq // max(1, Hkv)
+    config = config or configs_for(q.dtype, padded_width(max(D, Dv)), rows, target_arch())[0]
     out = torch.empty((B, Sq, Hq, Dv), dtype=q.dtype, device=q.device)
     lse = torch.empty((B, Hq, Sq) if return_lse else (1,), dtype=torch.float32, device=q.device)
     if B * Sq * Hq:
-        splits = splits_for(B, Hkv, S, config, sm_count())
+        splits = splits_for(B * Hkv * triton.cdiv(rows, _block_m(config, rows)), S, config, sm_count())
         _launch(q, k, v, kv_lens, out, lse if return_lse else None, config, splits)
     return (out, lse) if return_lse else out
+
+
+def _block_m(config: Config, rows: int) -> int:
+    return int(min(config.block_m, max(16, triton.next_power_of_2(rows))))
 
 
 def _launch(
@@ -228,6 +244,9 @@ def _launch(
     lse: torch.Tensor | None, config: Config, splits: int,
 ) -> None:  # fmt: skip
     (B, Sq, Hq, D), Hkv, Dv = q.shape, k.shape[2], v.shape[3]
+    group = Hq // Hkv
+    block_m = _block_m(config, Sq * group)
+    row_tiles = triton.cdiv(Sq * group, block_m)
     rows = B * Sq * Hq if splits > 1 else 0
     partial = torch.empty((rows, splits, Dv), dtype=torch.float32, device=q.device)
     partial_lse = torch.empty((rows, splits), dtype=torch.float32, device=q.device)
@@ -235,10 +254,9 @@ def _launch(
     pdl = config.pdl and splits > 1
     options = OPTIONS | ({"launch_pdl": True} if pdl else {})
     shared = {"DV": Dv, "WIDTH_V": padded_width(Dv), "LSE": lse is not None, "PDL": pdl, **options}
-    _attention_decode_kernel[(splits * Hkv * B,)](
-        q, k, v, kv_lens, out, lse, partial, partial_lse, Sq, Hkv, Hq // Hkv, splits, LOG2_E.value / math.sqrt(D),
-        *strides, kv_lens.stride(0), D=D, WIDTH=padded_width(D),
-        BLOCK_M=max(16, triton.next_power_of_2(Sq * Hq // Hkv)),
+    _attention_decode_kernel[(row_tiles * splits * Hkv * B,)](
+        q, k, v, kv_lens, out, lse, partial, partial_lse, Sq, Hkv, group, splits, row_tiles,
+        LOG2_E.value / math.sqrt(D), *strides, kv_lens.stride(0), D=D, WIDTH=padded_width(D), BLOCK_M=block_m,
         BLOCK_N=config.block_n, SPLIT=splits > 1, num_warps=config.num_warps, num_stages=config.num_stages, **shared,
     )  # fmt: skip
     if splits > 1:

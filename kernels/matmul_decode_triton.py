@@ -67,7 +67,7 @@ BLACKWELL = (
     Config(form="swap", block_n=64, block_k=64, num_stages=4, ctas_per_sm=2),
 )
 """sm_100: what keeps its registers there for every number of rows."""
-FLOAT32 = (Config(form="tile", block_n=32, block_k=32, num_stages=4, ctas_per_sm=2),)
+FLOAT32 = (Config(form="tile", block_n=32, block_k=32, num_warps=8, num_stages=4, ctas_per_sm=2),)
 FLOAT32_ONE_ROW = (Config(form="gemv", block_n=8, block_k=512, num_stages=2, ctas_per_sm=4), *FLOAT32)
 MOST_ROWS, MAX_SPLITS = 64, 16
 REDUCE_STEPS = 2

@@ -67,7 +67,7 @@ def test_k37_the_number_of_splits_that_the_rule_chooses_changes_no_result(first:
     config = kernel.Config(block_n=64)
     chosen: dict[int, list[int]] = {}
     for length in range(first, first + 75):
-        chosen.setdefault(kernel.splits_for(1, 1, length, config, INTERPRETED_SMS), []).append(length)
+        chosen.setdefault(kernel.splits_for(1, length, config, INTERPRETED_SMS), []).append(length)
     assert first < 151 or max(chosen) > 1
     for splits, lengths in chosen.items():
         qs, ks, vs = (tensor.expand(len(lengths), -1, -1, -1) for tensor in (q, k, v))
