@@ -60,6 +60,7 @@ def completed(table: Table, parts: list[pd.DataFrame]) -> pd.DataFrame:
         counting=COUNTING_VERSION,
         timer="published",
         regime="burst",
+        inputs="",
         weight_dtype="",
         stop_reason="",
         kernel="kernel_source=" + rows["kernel_source"],

@@ -16,6 +16,7 @@ import pandas as pd
 from analysis import peaks as peaks_table
 from analysis.ceilings import with_ceilings
 from analysis.frame import ROOF_OPS, Loaded, device_label
+from analysis.methods import COLD
 from analysis.metrics import with_rates
 from analysis.peaks import MEASURED, MeasuredSet, Peaks, accumulate_of
 from analysis.reasons import TOLERANCE, reasons
@@ -25,7 +26,6 @@ RESIDENT, MIXED = 0.6, 1.5
 """Bytes in units of L2 up to which a case not measured cold is served by the cache, or partly so."""
 RIDGE_MARGIN = 0.2
 """Half-width of the uncertain band around the ridge where only one set of roofs exists."""
-COLD = ("cold", "flush")
 CLASSES = (
     "invalid", "cache-resident", "mixed-cache", "overhead-bound", "near the ridge", "memory-bound", "compute-bound",
     "no roofs",

@@ -1,21 +1,22 @@
 """The tables and lines of a report, as Markdown and for the terminal: providers, families, points, and what was used.
 
-A column that is the same in every row (device, timer, cache, regime, launch) is said once above the table; where it
-differs it is a column, so that rows measured in different ways never look alike. Fractions become percent here and
-nowhere before. What is compared is left to `analysis.providers`, the sentences to `analysis.families`.
+Points measured in different ways (`analysis.methods`) have tables of their own. A column that is the same in every row
+of a table (device, cold or flush) is said once below; where it differs it is a column. Fractions become percent here
+and nowhere before. What is compared is left to `analysis.providers`, the sentences to `analysis.families`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from analysis.families import families, storage_of
+from analysis.families import families
 from analysis.frame import ROOF_OPS
+from analysis.methods import METHOD, by_method
 from analysis.peaks import accumulate_of
 from analysis.providers import ProviderTable, geomeans, provider_table, workload_of
 from analysis.roofline import Device, Roofs
@@ -23,7 +24,7 @@ from analysis.roofline import Device, Roofs
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
-HOW = ("device", "timer", "cache", "regime", "launch")
+HOW = ("device", *METHOD)
 """How and on what a row was measured."""
 MOST_ROWS = 5_000
 """Rows of one table in a Markdown file; the CSV beside it has all."""
@@ -90,8 +91,27 @@ def geomeans_table(compared: ProviderTable) -> Table:
     return _table("Geometric mean of the ratio", texts)
 
 
+def compared_tables(points: pd.DataFrame) -> list[Table]:
+    """Provider against provider and the means, for each way of measuring; one line where nothing can be compared."""
+    made = []
+    for method, rows in by_method(points):
+        compared = provider_table(rows)
+        made += [_headed(providers_table(compared), method)]
+        made += [_headed(geomeans_table(compared), method)] if compared.baseline else []
+    return made
+
+
+def points_tables(points: pd.DataFrame) -> list[Table]:
+    """The points of each way of measuring."""
+    return [_headed(points_table(rows), method) for method, rows in by_method(points)]
+
+
+def _headed(table: Table, method: str) -> Table:
+    return replace(table, title=f"{table.title} ({method})") if method else table
+
+
 def points_table(points: pd.DataFrame) -> Table:
-    """Every point with its fractions, its class and the sentence that says why."""
+    """Points with their fractions, their class and the sentence that says why."""
     texts: dict[str, pd.Series[Any]] = {c: points[c] for c in ("op", "provider", "phase")}
     texts["workload"] = workload_of(points)
     texts |= {c: points[c] for c in differing(points)}
@@ -202,13 +222,10 @@ def report_markdown(
     points: pd.DataFrame, devices: Sequence[Device], title: str, statuses: Sequence[str] = (), notes: Sequence[str] = ()
 ) -> str:
     """The whole `table.md`."""
-    compared = provider_table(points)
     parts = [f"# {title}\n", _bullets([*statuses, *notes])]
-    parts.append(markdown(providers_table(compared)))
-    if compared.baseline:
-        parts.append(markdown(geomeans_table(compared)))
+    parts += [markdown(table) for table in compared_tables(points)]
     parts += ["## Families\n", _bullets(family_lines(points))]
-    parts += [markdown(points_table(points.assign(storage=storage_of(points))))]
+    parts += [markdown(table) for table in points_tables(points)]
     parts += ["## What this rests on\n", _bullets(provenance(points, devices))]
     return "\n".join(part for part in parts if part)
 

@@ -20,7 +20,6 @@ SAMPLE_S = 1e-3
 """A sample lasts at least this long: CUDA events resolve half a microsecond, a graph's head costs 5 to 8."""
 PROBE_US, PROBE_NODES = 100, 16
 """A replay under so many microseconds is repeated with so many nodes at least, or its head would pass for launches."""
-WARM_S = 0.2
 
 Launch = Callable[[], object]
 
@@ -37,16 +36,6 @@ class Clock(Protocol):
 
     def calibrate(self) -> None:
         """Measures, on a warm device, what comes off every sample."""
-
-
-def warm(clock: Clock, seconds: float = WARM_S) -> int:
-    """Runs the very samples that will be measured until caches, clocks and allocators have settled; how many."""
-    start, count = time.perf_counter(), 0
-    while time.perf_counter() - start < seconds:
-        clock.sample()
-        count += 1
-    clock.calibrate()
-    return count
 
 
 def launches_for(one_s: float, sets: int, most: int) -> int:

@@ -147,6 +147,7 @@ class Worker:
             "rule": asdict(self._session.rule),
             "method": asdict(self._session.method),
             "seed": self._session.seed,
+            "nvtx": self._session.nvtx,
             "op_files": [str(path.resolve()) for path in self._op_files],
         }
         self.ask(json.dumps(shared), START_LIMIT_S)
@@ -236,6 +237,7 @@ def serve(pipe: Connection) -> None:
         rule=StopRule(**shared["rule"]),
         method=Method(**shared["method"]),
         seed=shared["seed"],
+        nvtx=shared["nvtx"],
         telemetry=None if device == "cpu" else Telemetry(torch.cuda.get_device_properties(device)),
     )
     pipe.send_bytes(b"ready")

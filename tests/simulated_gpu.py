@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from bench import clock as clocks
+from bench import warming
 
 HEAD_US, RESOLUTION_US, FLUSH_US, HOST_US = 6.0, 0.5, 80.0, 2.0
 REAL: dict[str, Callable[..., Any]] = {
@@ -97,7 +98,8 @@ class SimulatedGpu:
         self.streams = [FakeStream(self, "default")]
         for name in ("Event", "Stream", "CUDAGraph", "current_stream", "stream", "graph", "synchronize"):
             monkeypatch.setattr(torch.cuda, name, getattr(self, name))
-        monkeypatch.setattr(clocks, "time", SimpleNamespace(perf_counter=lambda: self.host_us / 1e6))
+        for module in (clocks, warming):
+            monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: self.host_us / 1e6))
 
     def launch(self, number: int) -> None:
         """What a provider does: a node when capturing, else work of the current stream."""

@@ -10,9 +10,11 @@ import pytest
 from simulated_gpu import HEAD_US, RESOLUTION_US, SimulatedGpu, launches_on
 
 from bench import clock as clocks
-from bench.clock import CpuClock, CudaEventClock, CudaGraphClock, launches_for, warm
+from bench.clock import CpuClock, CudaEventClock, CudaGraphClock, launches_for
 from bench.l2 import MAX_NODES
-from bench.run import make_clock
+from bench.stopping import StopRule
+from bench.timing import make_clock
+from bench.warming import warm
 
 
 @pytest.mark.parametrize(
@@ -81,23 +83,9 @@ def test_cpu_flush_is_outside_the_time_and_ahead_of_every_launch(monkeypatch: py
     assert cpu.ran == [0, 1] * 8
 
 
-def test_warming_runs_the_very_samples_for_so_long_and_then_calibrates_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    cpu = StillTime(monkeypatch)
-    done: list[str] = []
-
-    class Spy(CpuClock):
-        def calibrate(self) -> None:
-            done.append("calibrated")
-
-    clock = Spy([partial(cpu.launch, 10_000.0)])
-    cpu.ran.clear()
-    assert warm(clock, 0.195) == len(cpu.ran) == 20
-    assert done == ["calibrated"]
-
-
 def warm_graph_clock(gpu: SimulatedGpu, sets: int = 1) -> CudaGraphClock:
     clock = CudaGraphClock(launches_on(gpu, sets))
-    warm(clock, 0.0)
+    clock.calibrate()
     return clock
 
 
@@ -146,7 +134,7 @@ def test_head_is_fitted_on_a_warm_device(monkeypatch: pytest.MonkeyPatch) -> Non
     """A GPU that starts at half speed: fitted while it speeds up, the head would be hundreds of microseconds."""
     gpu = SimulatedGpu(monkeypatch, 3.0, ramp_us=5000)
     clock = CudaGraphClock(launches_on(gpu, 4))
-    warm(clock)
+    warm(clock, StopRule())
     assert clock.head_us == pytest.approx(HEAD_US, abs=3 * RESOLUTION_US)
     assert clock.sample() == pytest.approx(3.0, rel=0.01)
 
@@ -166,7 +154,7 @@ def test_behind_a_flush_a_sample_is_one_cold_launch_and_the_flush_is_outside(mon
         (CudaGraphClock(launches_on(gpu, 1), gpu.flush), 10 + HEAD_US),
         (CudaEventClock(launches_on(gpu, 1), gpu.flush), 10),
     ):
-        warm(clock, 0.0)
+        clock.calibrate()
         gpu.ran.clear()
         assert clock.sample() == clock.sample() == pytest.approx(us, abs=RESOLUTION_US)
         assert gpu.ran == [("flush", -1), ("default", 0)] * 2
@@ -186,11 +174,14 @@ def test_event_period_is_right_within_a_percent_over_whole_rounds(monkeypatch: p
 
 def test_what_a_graph_cannot_hold_is_timed_by_events_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = SimulatedGpu(monkeypatch, 3.0)
-    assert make_clock("cuda", launches_on(gpu, 2), None)[1] == ""
+    assert make_clock("cuda", launches_on(gpu, 2), None)[1] == {}
     gpu.refuses_capture = True
-    clock, reason = make_clock("cuda", launches_on(gpu, 2), None)
+    clock, refused = make_clock("cuda", launches_on(gpu, 2), None)
     assert isinstance(clock, CudaEventClock)
-    assert reason == "RuntimeError: operation not permitted when stream is capturing"
+    assert refused == {"graph_refused": "RuntimeError: operation not permitted when stream is capturing"}
+    with pytest.raises(RuntimeError, match="not permitted"):
+        make_clock("cuda", launches_on(gpu, 2), None, "graph")
+    assert isinstance(make_clock("cuda", launches_on(gpu, 2), None, "event")[0], CudaEventClock)
 
 
 def test_the_device_decides_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
