@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from analysis.flags import drift_of
 from analysis.methods import METHOD
 from bench.record import Environment, Record, RecordError, read_records
 from bench.stopping import median_interval
@@ -98,10 +99,8 @@ def _row(record: Record) -> dict[str, object]:
         "low_us": low,
         "high_us": high,
         "samples": len(record.times_us),
-        "flops": work.get("flops"),
-        "bytes": work.get("bytes"),
-        "overhead_bytes": work.get("overhead_bytes"),
-        "counting": work.get("counting"),
+        "drift": drift_of(record.times_us),
+        **{count: work.get(count) for count in ("flops", "bytes", "overhead_bytes", "counting")},
         "timer": record.timer,
         "cache": record.cache,
         "regime": record.regime,

@@ -56,6 +56,7 @@ def completed(table: Table, parts: list[pd.DataFrame]) -> pd.DataFrame:
         low_us=time_us,
         high_us=time_us,
         samples=1,
+        drift=float("nan"),
         overhead_bytes=0.0,
         counting=COUNTING_VERSION,
         timer="published",

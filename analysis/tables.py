@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from analysis.families import families
+from analysis.flags import DRIFT
 from analysis.frame import ROOF_OPS
 from analysis.methods import METHOD, by_method
 from analysis.peaks import accumulate_of
@@ -61,6 +62,11 @@ def percent(fraction: Any) -> str:
 def ratio(value: Any) -> str:
     """A ratio as printed: `1.24x`."""
     return "-" if value is None or pd.isna(value) else f"{value:.2f}x"
+
+
+def change(fraction: Any) -> str:
+    """A change as printed: `+0.3 %`."""
+    return "-" if fraction is None or pd.isna(fraction) else f"{100 * fraction:+.1f} %"
 
 
 def differing(rows: pd.DataFrame) -> list[str]:
@@ -123,14 +129,15 @@ def points_table(points: pd.DataFrame) -> Table:
         "of datasheet": ("fraction_of_datasheet", percent),
         "of measured": ("fraction_of_measured", percent),
         "of attainable": ("fraction_of_attainable", percent),
+        "drift": ("drift", change),
     }
     texts |= {name: points[column].map(form) for name, (column, form) in shown.items()}
-    texts |= {c: points[c] for c in ("class", "reason")}
+    texts |= {c: points[c] for c in ("flags", "class", "reason") if c != "flags" or (points[c] != "").any()}
     return _table("Points", texts)
 
 
 def _table(title: str, texts: dict[str, pd.Series[Any]], note: str = "") -> Table:
-    words = {"op", "provider", "phase", "workload", "class", "reason", "ratio", *HOW}
+    words = {"op", "provider", "phase", "workload", "flags", "class", "reason", "ratio", *HOW}
     rows = list(zip(*(series.astype("str").tolist() for series in texts.values()), strict=True))
     return Table(title=title, columns=tuple(texts), rows=rows, numeric=frozenset(texts) - words, note=note)
 
@@ -190,6 +197,10 @@ def provenance(points: pd.DataFrame, devices: Sequence[Device]) -> list[str]:
             lines.append(f"measured roofs: {_roofs(device.measured, dtypes)}{floor}")
         lines += [f"note: {text}" for text in device.notes]
     if len(points):
+        drifted = points["flags"].str.contains("drift")
+        if drifted.any():
+            told = f"flagged drift: the last tenth of the samples lies over {DRIFT:.0%} from the first"
+            lines.append(f"{told} at {int(drifted.sum())} of {len(points)} points")
         versions = ", ".join(sorted(points["counting"].dropna().astype("Int64").astype("str").unique()))
         lines.append(f"counting version {versions or 'not recorded'}: {COUNTED}")
         same = [c for c in HOW[1:] if c not in differing(points)]

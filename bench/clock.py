@@ -37,6 +37,21 @@ class Clock(Protocol):
     def calibrate(self) -> None:
         """Measures, on a warm device, what comes off every sample."""
 
+    def doubts(self, median_us: float) -> dict[str, str]:
+        """Flag -> reason why its samples of this median may not be the launches' time; {} when they are."""
+
+
+RESOLVED = 5
+"""A sample is this many times what its clock costs, or the clock may be what was measured."""
+
+
+def unresolved(median_us: float, launches: int, cost_us: float) -> dict[str, str]:
+    """The flag `suspect` where a sample is as short as what timing nothing takes."""
+    sample_us = median_us * launches
+    if sample_us > RESOLVED * cost_us:
+        return {}
+    return {"suspect": f"a sample of {sample_us:.3g} us where timing nothing takes {cost_us:.3g} us"}
+
 
 def launches_for(one_s: float, sets: int, most: int) -> int:
     """Launches of a sample: whole rounds over the sets, at least `SAMPLE_S` long, at most `most` where that allows."""
@@ -57,6 +72,7 @@ class CpuClock:
     def __init__(self, launches: Sequence[Launch], before: Launch | None = None) -> None:
         self._launches, self._before, self._next = launches, before, 0
         self.launches_per_sample = 1
+        self._cost_us = min(_read_twice_us() for _ in range(5))
         one_s = statistics.median(self.sample() for _ in range(5)) / 1e6
         # A round over all copies of a large input would be seconds: the place in the rotation is kept instead.
         self.launches_per_sample = 1 if before else min(MAX_NODES, max(1, math.ceil(SAMPLE_S / max(one_s, 1e-7))))
@@ -74,6 +90,15 @@ class CpuClock:
 
     def calibrate(self) -> None:
         """Nothing: the call is what is measured."""
+
+    def doubts(self, median_us: float) -> dict[str, str]:
+        """A time that is the clock's own."""
+        return unresolved(median_us, self.launches_per_sample, self._cost_us)
+
+
+def _read_twice_us() -> float:
+    start = time.perf_counter_ns()
+    return (time.perf_counter_ns() - start) / 1e3
 
 
 class CudaEventClock:
@@ -105,6 +130,10 @@ class CudaEventClock:
     def calibrate(self) -> None:
         """Nothing: a stream of launches has no head."""
 
+    def doubts(self, median_us: float) -> dict[str, str]:
+        """A time that is the events' own."""
+        return unresolved(median_us, self.launches_per_sample, 0.0)
+
 
 class CudaGraphClock:
     """Replays of a captured graph: no host in the time, and the gap between nodes is part of a launch's period.
@@ -130,6 +159,10 @@ class CudaGraphClock:
         _event_us(self._half.replay)
         pairs = [(_event_us(self._half.replay), _event_us(self._graph.replay)) for _ in range(9)]
         self.head_us = max(0.0, statistics.median(2 * short - long for short, long in pairs))
+
+    def doubts(self, median_us: float) -> dict[str, str]:
+        """A time that is the events' own."""
+        return unresolved(median_us, self.launches_per_sample, 0.0)
 
     def sample(self) -> float:
         """Microseconds per launch, the replay's head taken off."""

@@ -20,6 +20,7 @@ import torch
 from bench import l2
 from bench.case import Case
 from bench.check import check_case
+from bench.compile_time import compile_time
 from bench.device import explain_cuda_error
 from bench.launched import kernels_launched
 from bench.method import Method
@@ -115,9 +116,10 @@ def _measure(case: Case, session: Session, rotation: l2.Rotation) -> Record:
     with phase(phases, "inputs"):
         inputs = op.make_inputs(case.workload, session.device, session.seed)
         _synchronize(session.device)
-    with phase(phases, "first_call"), kernels_launched() as kernels:
+    with phase(phases, "first_call"), kernels_launched() as kernels, compile_time() as compiled_s:
         provider(**inputs)
         _synchronize(session.device)
+    phases |= {"compile": sum(compiled_s)} if compiled_s else {}
     facts: dict[str, Any] = dict(op.facts(case.provider, inputs)) | ({"kernels": kernels} if kernels else {})
     with phase(phases, "check"):
         verdict = check_case(op, provider, inputs)

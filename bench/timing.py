@@ -6,6 +6,7 @@ fields to `bench.run`.
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -19,7 +20,7 @@ from bench.case import Case
 from bench.clock import Clock, CpuClock, CudaEventClock, CudaGraphClock, Launch
 from bench.stopping import StopRule
 from bench.telemetry import flags_of, told
-from bench.warming import warm
+from bench.warming import keep_warm, warm
 from kernels.spec import Inputs
 
 if TYPE_CHECKING:
@@ -55,8 +56,10 @@ def time_case(
             warmed = warm(clock, session.rule, SUSTAINED_S if method.regime == "sustained" else 0.0)
         before = telemetry.snapshot() if telemetry else None
         with phase(phases, "measure"):
+            keep_warm(clock)
             times_us, stop_reason = take_samples(clock, session.rule)
     after = telemetry.snapshot() if telemetry else None
+    doubts = clock.doubts(statistics.median(times_us))
     return {
         "times_us": tuple(times_us),
         "stop_reason": stop_reason,
@@ -65,9 +68,9 @@ def time_case(
         "launches_per_sample": clock.launches_per_sample,
         "warm_up_samples": warmed,
         "cache": rotation.cache,
-        "kernel": rotation_facts(rotation) | refused,
+        "kernel": rotation_facts(rotation) | refused | {f"{flag}_because": why for flag, why in doubts.items()},
         "telemetry": told(telemetry, before, after),
-        "flags": flags_of(before, after, phases["measure"]),
+        "flags": (*flags_of(before, after, phases["measure"]), *doubts),
     }
 
 

@@ -17,6 +17,7 @@ FLOOR_S = 0.2
 WINDOW_S = 0.05
 AGREE = 0.01
 PATIENCE = 4.0
+REWARM_S = 0.02
 
 
 def warm(clock: Clock, rule: StopRule, least_s: float = 0.0) -> int:
@@ -42,3 +43,10 @@ def warm(clock: Clock, rule: StopRule, least_s: float = 0.0) -> int:
         if (settled and now - start >= floor_s) or now - start >= floor_s + PATIENCE * rule.budget_s:
             clock.calibrate()
             return count
+
+
+def keep_warm(clock: Clock) -> None:
+    """A few samples more, since clocks fall while the host asks for telemetry; none of them is kept."""
+    start = time.perf_counter()
+    while time.perf_counter() - start < REWARM_S:
+        clock.sample()

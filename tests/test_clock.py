@@ -39,11 +39,15 @@ def test_a_sample_is_whole_rounds_of_a_millisecond_within_the_nodes_allowed(
 class StillTime:
     """A CPU whose clock moves by what launches take and by nothing else."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now_ns = 10**15
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, read_ns: int = 0) -> None:
+        self.now_ns, self.read_ns = 10**15, read_ns
         self.ran: list[int] = []
-        fake = SimpleNamespace(perf_counter_ns=lambda: self.now_ns, perf_counter=lambda: self.now_ns / 1e9)
+        fake = SimpleNamespace(perf_counter_ns=self.read, perf_counter=lambda: self.now_ns / 1e9)
         monkeypatch.setattr(clocks, "time", fake)
+
+    def read(self) -> int:
+        self.now_ns += self.read_ns
+        return self.now_ns
 
     def launch(self, us: float, number: int = 0) -> None:
         self.now_ns += round(us * 1000)
@@ -64,6 +68,16 @@ def test_cpu_time_that_does_not_move_is_a_finite_sample(monkeypatch: pytest.Monk
     """T10: an empty launch under a coarse clock."""
     cpu = StillTime(monkeypatch)
     assert CpuClock([partial(cpu.launch, 0.0)]).sample() == 0.0
+
+
+def test_a_cpu_time_that_is_the_clocks_own_is_suspect(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading the clock takes 0.1 us here, so that a sample of up to 0.5 us may be nothing but that."""
+    cpu = StillTime(monkeypatch, read_ns=100)
+    clock = CpuClock([partial(cpu.launch, 3.0)])
+    assert clock.doubts(3.0) == {}
+    assert clock.doubts(0.51 / clock.launches_per_sample) == {}
+    assert "suspect" in clock.doubts(0.49 / clock.launches_per_sample)
+    assert clock.doubts(0.0) == {"suspect": "a sample of 0 us where timing nothing takes 0.1 us"}
 
 
 def test_cpu_keeps_its_place_in_the_rotation_from_sample_to_sample(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,6 +154,9 @@ class Ticking:
     def calibrate(self) -> None:
         raise KeyError("measuring does not calibrate")
 
+    def doubts(self, median_us: float) -> dict[str, str]:
+        raise KeyError("samples are not judged while they are taken")
+
 
 class CountingRule(StopRule):
     """Counts its judgements."""

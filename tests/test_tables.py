@@ -194,7 +194,8 @@ def test_csv_has_exactly_these_columns_and_whole_sizes(tmp_path: Path) -> None:
     assert text.splitlines()[0] == (
         "case_id,op,provider,phase,dtype,technique,M,N,K,batch,q_len,kv_len,q_heads,kv_heads,head_dim,time_us,flops,"
         "bytes,intensity_flops_per_byte,tflops_per_s,gb_per_s,attainable_us,fraction_of_datasheet,"
-        "fraction_of_measured,fraction_of_attainable,class,reason,device,model,weight_dtype,kv_dtype,cache,timer,regime,launch,inputs"
+        "fraction_of_measured,fraction_of_attainable,class,reason,device,model,weight_dtype,kv_dtype,cache,timer,regime,launch,inputs,"
+        "drift,flags"
     )
     rows = pd.read_csv(io.StringIO(text), dtype=str)
     assert tuple(rows.columns) == POINT_COLUMNS
