@@ -17,7 +17,9 @@ import torch
 
 from bench import l2
 from bench.case import Case
-from bench.clock import Clock, CpuClock, CudaEventClock, CudaGraphClock, Launch
+from bench.clock import Clock, CpuClock, Launch
+from bench.cuda_clock import CudaEventClock, CudaGraphClock
+from bench.cupti import CuptiClock, CuptiError
 from bench.stopping import StopRule
 from bench.telemetry import flags_of, told
 from bench.warming import keep_warm, warm
@@ -44,19 +46,33 @@ def time_case(
         inputs: the first set; zeroed in place where the method asks for zeros.
         phases: gets the seconds of each step.
     """
-    method, device, telemetry = session.method_of(case), session.device, session.telemetry
+    method, device = session.method_of(case), session.device
     with phase(phases, "rotate"):
         if method.inputs == "zeros":
             zero(inputs)
-        sets = l2.rotate(inputs, case.op.roles, rotation)
-        launches = [partial(provider, **one) for one in sets]
-        clock, refused = make_clock(device, launches, l2.flusher(rotation, device), method.timer)
-    with marked(case.id if session.nvtx and device != "cpu" else ""):
+        launches = [partial(provider, **one) for one in l2.rotate(inputs, case.op.roles, rotation)]
+        flush = l2.flusher(rotation, device)
+        clock, refused = make_clock(device, launches, flush, method.timer)
+    try:
+        timed = _sampled(clock, case, session, phases)
+    except CuptiError as error:
+        clock, refused = make_clock(device, launches, flush)
+        refused = {"cupti_refused": str(error)} | refused
+        timed = _sampled(clock, case, session, phases)
+    timed["kernel"] = rotation_facts(rotation) | refused | timed["kernel"]
+    return timed | {"cache": rotation.cache}
+
+
+def _sampled(clock: Clock, case: Case, session: Session, phases: dict[str, float]) -> dict[str, Any]:
+    least_s = SUSTAINED_S if session.method_of(case).regime == "sustained" else 0.0
+    telemetry = session.telemetry
+    with marked(case.id if session.nvtx and session.device != "cpu" else ""):
         with phase(phases, "warm_up"):
-            warmed = warm(clock, session.rule, SUSTAINED_S if method.regime == "sustained" else 0.0)
+            warmed = warm(clock, session.rule, least_s)
         before = telemetry.snapshot() if telemetry else None
-        with phase(phases, "measure"):
+        with phase(phases, "warm_up"):
             keep_warm(clock)
+        with phase(phases, "measure"):
             times_us, stop_reason = take_samples(clock, session.rule)
     after = telemetry.snapshot() if telemetry else None
     doubts = clock.doubts(statistics.median(times_us))
@@ -67,8 +83,7 @@ def time_case(
         "launch": clock.launch,
         "launches_per_sample": clock.launches_per_sample,
         "warm_up_samples": warmed,
-        "cache": rotation.cache,
-        "kernel": rotation_facts(rotation) | refused | {f"{flag}_because": why for flag, why in doubts.items()},
+        "kernel": clock.facts() | {f"{flag}_because": why for flag, why in doubts.items()},
         "telemetry": told(telemetry, before, after),
         "flags": (*flags_of(before, after, phases["measure"]), *doubts),
     }
@@ -111,6 +126,12 @@ def make_clock(
         return CpuClock(launches, flush), {}
     if timer == "event":
         return CudaEventClock(launches, flush), {}
+    if timer == "cupti":
+        try:
+            return CuptiClock(launches, flush), {}
+        except CuptiError as error:
+            clock, refused = make_clock(device, launches, flush)
+            return clock, {"cupti_refused": str(error)} | refused
     try:
         return CudaGraphClock(launches, flush), {}
     except RuntimeError as error:
@@ -129,7 +150,7 @@ def phase(phases: dict[str, float], name: str) -> Iterator[None]:
     """Adds the seconds inside to `phases`."""
     start = time.perf_counter()
     yield
-    phases[name] = time.perf_counter() - start
+    phases[name] = phases.get(name, 0.0) + time.perf_counter() - start
 
 
 def rotation_facts(rotation: l2.Rotation) -> dict[str, Any]:

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from simulated_gpu import SimulatedGpu
+from fake_gpu import FakeGpu
 from small_cases import matmul_case, session
 
 from bench import l2, timing
 from bench.case import Case
-from bench.clock import Clock, CudaEventClock
+from bench.clock import Clock
+from bench.cuda_clock import CudaEventClock
 from bench.method import Method
 from bench.record import Record, Status
 from bench.run import Session, run_case
@@ -136,7 +137,7 @@ def test_roofs_are_measured_in_the_default_way_whatever_is_asked(monkeypatch: py
 
 
 def test_the_timer_asked_for_is_the_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = SimulatedGpu(monkeypatch, 3.0)
+    gpu = FakeGpu(monkeypatch, 3.0)
     asked: list[str] = []
 
     def on_gpu(device: str, launches: Any, flush: Any, timer: str) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from simulated_gpu import SimulatedGpu
+from fake_gpu import FakeGpu
 from small_cases import matmul_case, session
 
 from bench import timing
@@ -121,7 +121,7 @@ def matmul_inputs(seed: int) -> list[float]:
 
 
 def test_a_graph_that_is_refused_leaves_its_reason_in_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = SimulatedGpu(monkeypatch, 3.0)
+    gpu = FakeGpu(monkeypatch, 3.0)
     gpu.refuses_capture = True
     monkeypatch.setattr(timing, "make_clock", lambda device, *given: REAL_MAKE_CLOCK("cuda", *given))
 
@@ -156,6 +156,9 @@ class Ticking:
 
     def doubts(self, median_us: float) -> dict[str, str]:
         raise KeyError("samples are not judged while they are taken")
+
+    def facts(self) -> dict[str, float]:
+        return {}
 
 
 class CountingRule(StopRule):

@@ -38,6 +38,9 @@ class Settling:
     def doubts(self, median_us: float) -> dict[str, str]:
         return {}
 
+    def facts(self) -> dict[str, float]:
+        return {}
+
 
 def test_what_is_steady_is_warmed_for_200_ms_and_then_calibrated(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Settling(monkeypatch, lambda s: 100.0)
