@@ -20,6 +20,8 @@ PROBE_US, PROBE_NODES = 100, 16
 """A replay under so many microseconds is repeated with so many nodes at least, or its head would pass for launches."""
 FITS = 9
 """Pairs of replays that the head is the median of, and empty pairs of events that their cost is."""
+LONG_US = 10_000
+"""Of this a head of 5 to 8 us is less than a thousandth: it is left in, and the long work is done fewer times."""
 HOST_US = 200.0
 """What a host may take to launch and to wait, beyond which a busy device is not explained by it."""
 MOST_QUEUED = 250
@@ -44,7 +46,9 @@ class _Watched:
         Args:
             work: without a flush; `spun_us` of it passes before the first event.
         """
-        walls = [_wall_us(work) for _ in range(3)]
+        walls = [_wall_us(work)]
+        if walls[0][0] < LONG_US:
+            walls += [_wall_us(work) for _ in range(2)]
         self._seen_us = statistics.median(seen for seen, _ in walls)
         self._unseen_us = statistics.median(wall - seen for seen, wall in walls) - spun_us
         self._event_cost_us = statistics.median(_event_us(lambda: None) for _ in range(FITS))
@@ -62,7 +66,8 @@ class _Watched:
 class CudaGraphClock(_Watched):
     """Replays of a captured graph: no host in the time, and the gap between nodes is part of a launch's period.
 
-    The head of a replay is fitted once, when warm, from graphs of n and 2n nodes and taken off every sample of 2n.
+    The head of a replay is fitted once, when warm, from graphs of n and 2n nodes and taken off every sample of 2n. A
+    round of sets that is long already is replayed as it is, head and all.
     Behind a flush a sample is a graph of one node; its head is the one fitted from n and 2n without the flush, since
     the head is the launch of the graph and does not depend on what the cache holds.
     """
@@ -72,17 +77,21 @@ class CudaGraphClock(_Watched):
     def __init__(self, launches: Sequence[Launch], before: Launch | None = None) -> None:
         super().__init__()
         self._before = before
-        nodes = launches_for(_one_launch_s(launches), len(launches), MAX_NODES // 2)
-        self._half, self._whole = _captured(launches, nodes), _captured(launches, 2 * nodes)
+        one_s = _one_launch_s(launches)
+        nodes = launches_for(one_s, len(launches), MAX_NODES // 2)
+        self._half = None if one_s * nodes * 1e6 >= LONG_US else _captured(launches, nodes)
+        nodes = 2 * nodes if self._half else nodes
+        self._whole = _captured(launches, nodes)
         self._graph = _captured(launches, 1) if before else self._whole
-        self.launches_per_sample = 1 if before else 2 * nodes
+        self.launches_per_sample = 1 if before else nodes
         self.head_us = 0.0
 
     def calibrate(self) -> None:
         """Fits the head. The two graphs take turns, so that a clock that still drifts moves both alike."""
-        _event_us(self._half.replay)
-        pairs = [(_event_us(self._half.replay), _event_us(self._whole.replay)) for _ in range(FITS)]
-        self.head_us = max(0.0, statistics.median(2 * short - long for short, long in pairs))
+        if self._half:
+            _event_us(self._half.replay)
+            pairs = [(_event_us(self._half.replay), _event_us(self._whole.replay)) for _ in range(FITS)]
+            self.head_us = max(0.0, statistics.median(2 * short - long for short, long in pairs))
         self._watch(self._graph.replay)
 
     def sample(self) -> float:
