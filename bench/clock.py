@@ -53,6 +53,21 @@ def unresolved(median_us: float, launches: int, cost_us: float) -> dict[str, str
     return {"suspect": f"a sample of {sample_us:.3g} us where timing nothing takes {cost_us:.3g} us"}
 
 
+class Rotation:
+    """The launches over and over: each taking goes on where the one before it ended."""
+
+    def __init__(self, launches: Sequence[Launch]) -> None:
+        self.sets, self._next = len(launches), 0
+        # Repeated beforehand, since choosing launch by launch takes longer than a short launch does.
+        self._repeated = [*launches] * (1 + math.ceil(MAX_NODES / len(launches)))
+
+    def take(self, count: int) -> Sequence[Launch]:
+        """The next `count` of them, at most `MAX_NODES`."""
+        start = self._next
+        self._next = (start + count) % self.sets
+        return self._repeated[start : start + count]
+
+
 def launches_for(one_s: float, sets: int, most: int) -> int:
     """Launches of a sample: whole rounds over the sets, at least `SAMPLE_S` long, at most `most` where that allows."""
     rounds = max(1, math.ceil(SAMPLE_S / max(one_s, 1e-9) / sets))
@@ -70,7 +85,7 @@ class CpuClock:
     timer, launch = "cpu_wall", "call"
 
     def __init__(self, launches: Sequence[Launch], before: Launch | None = None) -> None:
-        self._launches, self._before, self._next = launches, before, 0
+        self._rotation, self._before = Rotation(launches), before
         self.launches_per_sample = 1
         self._cost_us = min(_read_twice_us() for _ in range(5))
         one_s = statistics.median(self.sample() for _ in range(5)) / 1e6
@@ -81,8 +96,7 @@ class CpuClock:
         """Microseconds per launch."""
         if self._before:
             self._before()
-        chosen = [self._launches[(self._next + i) % len(self._launches)] for i in range(self.launches_per_sample)]
-        self._next = (self._next + self.launches_per_sample) % len(self._launches)
+        chosen = self._rotation.take(self.launches_per_sample)
         start = time.perf_counter_ns()
         for launch in chosen:
             launch()

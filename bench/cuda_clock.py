@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import torch
 
-from bench.clock import SAMPLE_S, Launch, launches_for, unresolved
+from bench.clock import SAMPLE_S, Launch, Rotation, launches_for, unresolved
 from bench.l2 import MAX_NODES
 
 PROBE_US, PROBE_NODES = 100, 16
@@ -119,7 +119,7 @@ class CudaEventClock(_Watched):
 
     def __init__(self, launches: Sequence[Launch], before: Launch | None = None) -> None:
         super().__init__()
-        self._launches, self._before, self._next = launches, before, 0
+        self._rotation, self._before = Rotation(launches), before
         for launch in launches:
             launch()
         self._spin_us, self._cycles_per_us = SPIN_US, _cycles_per_us()
@@ -146,9 +146,7 @@ class CudaEventClock(_Watched):
         return one_us
 
     def _queued_us(self) -> float:
-        sets, count = len(self._launches), self.launches_per_sample
-        chosen = [self._launches[(self._next + i) % sets] for i in range(count)]
-        self._next = (self._next + count) % sets
+        chosen = self._rotation.take(self.launches_per_sample)
         start, end = _two_events()
         torch.cuda._sleep(int(self._spin_us * self._cycles_per_us))  # type: ignore[no-untyped-call]
         start.record()
@@ -165,15 +163,13 @@ class CudaEventClock(_Watched):
 
     def calibrate(self) -> None:
         """Looks at the device as a whole, and counts late samples from here on."""
-        self._watch_queue()
-        self._taken = self._late = 0
 
-    def _watch_queue(self) -> None:
         def queue() -> None:
-            for i in range(self.launches_per_sample):
-                self._launches[i % len(self._launches)]()
+            for launch in self._rotation.take(self.launches_per_sample):
+                launch()
 
         self._watch(queue)
+        self._taken = self._late = 0
 
     def doubts(self, median_us: float) -> dict[str, str]:
         """Gaps of a slow host beside what is doubted of all events."""

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from bench.clock import SAMPLE_S, Launch
+from bench.clock import SAMPLE_S, Launch, Rotation
 from bench.cuda_clock import MOST_QUEUED
 
 SESSION_S, MOST_SAMPLES = 0.02, 32
@@ -43,7 +43,7 @@ class CuptiClock:
     timer, launch = "cupti", "stream"
 
     def __init__(self, launches: Sequence[Launch], before: Launch | None = None) -> None:
-        self._launches, self._before, self._next = launches, before, 0
+        self._rotation, self._before = Rotation(launches), before
         for launch in launches:  # nothing is loaded or compiled inside a session
             launch()
         self._ready: deque[float] = deque()
@@ -109,14 +109,14 @@ class CuptiClock:
 
     def _run(self, profiler: Any) -> None:
         with profiler.scope(DISCARDED):
-            self._launches[self._next]()
+            for launch in self._rotation.take(1):
+                launch()
         for i in range(self._samples):
             if self._before:
                 self._before()
             with profiler.scope(_name(i)):
-                for _ in range(self.launches_per_sample):
-                    self._launches[self._next]()
-                    self._next = (self._next + 1) % len(self._launches)
+                for launch in self._rotation.take(self.launches_per_sample):
+                    launch()
         torch.cuda.synchronize()
 
 

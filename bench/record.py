@@ -94,7 +94,7 @@ class Record:
         data: input distribution and seed.
         kernel: facts of what really ran: an SDPA backend, registers, a compiled kernel's hash.
         includes, flags: work timed beyond the op, in published ones; suspect, throttled, contended, gaps.
-        phases_s: seconds spent on inputs, check, warm-up and measuring, apart; compile is a part of first_call.
+        phases_s: seconds of each step, apart: compile is part of first_call, worker_start of its first case alone.
     """
 
     run: str

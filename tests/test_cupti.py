@@ -10,6 +10,7 @@ from fake_gpu import FakeGpu, FakeProton, launches_on
 from triton import profiler
 from triton.profiler.flags import flags
 
+from bench.clock import Rotation
 from bench.cuda_clock import CudaEventClock, CudaGraphClock
 from bench.cupti import CuptiClock, CuptiError
 from bench.stopping import StopRule
@@ -154,7 +155,7 @@ def test_an_error_in_the_launches_ends_the_session(monkeypatch: pytest.MonkeyPat
     def broken() -> None:
         raise RuntimeError("CUDA error: misaligned address")
 
-    clock._launches = [broken]
+    clock._rotation = Rotation([broken])
     gpu.synchronize()
     with pytest.raises(RuntimeError, match="misaligned"):
         clock.sample()

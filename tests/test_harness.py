@@ -123,18 +123,18 @@ def test_a_flush_inside_the_window_would_be_visible(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_lucky_first_sample_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three samples at half the time, right after the warm-up, would have looked converged."""
+    """Twelve samples at half the time, right after the warm-up, would have looked converged."""
     gpu = FakeGpu(monkeypatch, 50.0)
     lucky_until = [0.0]
     real = timing.take_samples
 
     def lucky(*given: Any) -> Any:
-        lucky_until[0] = gpu.time.device_us + 3500.0
+        lucky_until[0] = gpu.time.device_us + 12_500.0 * 2
         return real(*given)
 
     gpu.time.speed = lambda us: 2.0 if us < lucky_until[0] else 1.0
     monkeypatch.setattr(timing, "take_samples", lucky)
-    record = run_on(monkeypatch, gpu, gpu_case(gpu))
+    record = run_on(monkeypatch, gpu, gpu_case(gpu), gpu_session(rule=StopRule(budget_s=0.5, min_s=0.0)))
     assert record.times_us[0] == pytest.approx(25.0, rel=0.05)
     assert median_us(record) == pytest.approx(50.0, rel=0.01)
     assert (record.stop_reason, len(record.times_us) >= 30) == ("converged", True)

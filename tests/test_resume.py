@@ -188,7 +188,10 @@ for n in range(int(sys.argv[2])):
 
 
 def test_killed_writers_have_kept_every_record_that_was_appended(tmp_path: Path) -> None:
-    """F05: 200 SIGKILLs of processes that have imported `bench.record` alone."""
+    """F05: 200 SIGKILLs of processes that have imported `bench.record` alone.
+
+    How often one tears a line is the kernel's affair; the thousand cuts above are sure to.
+    """
     done = subprocess.run(
         [sys.executable, "-c", KILLED_WRITERS, str(tmp_path), "200"],
         cwd=ROOT,
@@ -197,14 +200,13 @@ def test_killed_writers_have_kept_every_record_that_was_appended(tmp_path: Path)
         text=True,
     )
     appended = Counter(int(line.split()[0]) for line in done.stderr.splitlines())
-    torn = 0
     for n in range(200):
         path = tmp_path / f"{n}.jsonl"
-        torn += cut_torn_line(path) > 0
+        cut_torn_line(path)
         kept = [r.case["id"] for r in read_records(path, may_be_empty=True)] if path.exists() else []
         assert kept == [f"c{i}" for i in range(len(kept))]
         assert appended[n] <= len(kept) <= appended[n] + 1
-    assert sum(appended.values()) > 100 and torn, "the kills came too early or too late to say anything"
+    assert sum(appended.values()) > 100, "the kills came too early or too late to say anything"
 
 
 KILLED_SWEEPS = """

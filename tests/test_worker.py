@@ -59,7 +59,9 @@ def test_a_case_that_hangs_or_dies_ends_in_a_status_and_the_next_one_runs_in_a_f
         if KILL in order:
             assert [(r.case["id"], str(r.status)) for r in map(run, SUITE_CASES)] == [(c.id, "OK") for c in SUITE_CASES]
         records[order[-1]] = run(moody(file, order[-1]))
+    first = {worker: n for n, worker in reversed(list(dict.fromkeys(calls(file))))}
     for n, record in records.items():
+        assert (record.phases_s.get("worker_start", 0.0) > 0) == (n in first.values()), "told by the first case alone"
         status, texts = ENDS.get(n, (Status.OK, ("",)))
         assert (record.status, bool(record.times_us)) == (status, status is Status.OK), record.detail
         for text in texts:

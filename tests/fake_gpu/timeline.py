@@ -17,7 +17,7 @@ class Timeline:
     Attributes:
         kernel_us: of a launch at full speed and out of DRAM.
         gap_us: between two kernels of a stream, which a programmatic dependent launch (`pdl`) does not have.
-        host_us: what the host takes to launch one.
+        host_us: what the host takes to launch one; `call_us` for any other call.
         l2_bytes: of the cache, of which the least recently used goes first; 0 is none.
         hot: share of the time that a launch takes whose streamed bytes the cache holds.
         speed: of the clock, after so many microseconds of the device's time.
@@ -28,6 +28,7 @@ class Timeline:
     gap_us: float = 0.0
     head_us: float = HEAD_US
     host_us: float = HOST_US
+    call_us: float = CALL_US
     l2_bytes: int = 0
     hot: float = 0.4
     pdl: bool = False
@@ -46,9 +47,9 @@ class Timeline:
         """When the last stream is done."""
         return max(self.ready_us.values())
 
-    def call(self, us: float = CALL_US) -> None:
+    def call(self, us: float | None = None) -> None:
         """The host makes a call, which fails when an error has stayed."""
-        self.host_now_us += us
+        self.host_now_us += self.call_us if us is None else us
         if self.launched >= self.breaks_at:
             raise RuntimeError(f"{STICKY}\nCompile with TORCH_USE_CUDA_DSA")
 
