@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 
@@ -42,6 +43,13 @@ def test_the_listener_is_given_back_after_an_error() -> None:
         assert knobs.compilation.listener is not before
         raise KeyError
     assert knobs.compilation.listener is before
+
+
+def test_without_triton_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "triton", None)
+    with compile_time() as seconds:
+        torch.ones(3).sum()
+    assert seconds == []
 
 
 def test_the_record_has_the_compilation_as_a_part_of_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:

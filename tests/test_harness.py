@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ from bench.record import Record, Status
 from bench.run import Session
 from bench.stopping import StopRule, median_interval
 from bench.worker import is_sticky
-from kernels.spec import UnsupportedError
+from kernels.spec import UnsupportedError, Workload
 
 PERIODS_US = (2.0, 4.7, 31.0, 480.0, 9_000.0, 200_000.0)
 
@@ -355,3 +356,31 @@ def test_samples_are_in_the_order_taken_and_none_is_dropped(monkeypatch: pytest.
     changes = sum(a != b for a, b in pairwise(slow))
     assert record.stop_reason == "budget"
     assert 12 <= changes <= 24, "a cycle every 20 ms for 0.2 s"
+
+
+def test_our_own_kernels_are_timed_in_the_first_configuration_for_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record holds it; a provider of somebody else's has none."""
+    gpu = FakeGpu(monkeypatch, 50.0)
+    asked: list[tuple[str, int]] = []
+    used: list[object] = []
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+
+    def provider(a: torch.Tensor, b: torch.Tensor, config: object = None, **_: object) -> torch.Tensor:
+        used.append(config)
+        gpu.launch()
+        return a @ b
+
+    def configs(workload: Workload, capability: int) -> list[Tile]:
+        asked.append((workload.dtype, capability))
+        return [Tile(64), Tile(128)]
+
+    for name, expected in (("triton", {"block_m": 64}), ("mine", {})):
+        case = gpu_case(gpu, providers={name: provider}, configs=configs)
+        record = run_on(monkeypatch, gpu, replace(case, provider=name))
+        assert (record.status, record.config) == (Status.OK, expected), record.detail
+    assert asked == [("float32", 90)] and set(used) == {Tile(64), None}
+
+
+@dataclass(frozen=True)
+class Tile:
+    block_m: int

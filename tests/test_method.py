@@ -188,3 +188,8 @@ def test_an_nvtx_range_of_the_case_is_around_its_warm_up_and_its_samples(monkeyp
         timing.time_case(case, asked, case.op.providers["mine"], rotation, inputs, phases)
     bare = ["warm", "samples"]
     assert done == ["in matmul/mine/float32/M=4,N=8,K=16", *bare, "out", *bare, *bare]
+
+
+def test_another_method_is_refused_with_those_there_are() -> None:
+    with pytest.raises(ValueError, match="unknown regime 'boost'; known: burst, sustained"):
+        Method(regime="boost")

@@ -47,5 +47,5 @@ def test_each_step_has_its_own_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = {"inputs", "first_call", "check", "rotate", "warm_up", "measure", "recheck"}
     assert set(record.phases_s) == steps
     assert 0.2 <= record.phases_s["warm_up"] < 0.3
-    assert record.phases_s["measure"] == pytest.approx(0.3, rel=0.02), "without a sample of the warm-up"
+    assert 0.3 <= record.phases_s["measure"] < 0.34, "judged each time the samples have grown by a tenth"
     assert all(seconds >= 0 for seconds in record.phases_s.values())
