@@ -99,6 +99,8 @@ def geomeans_table(compared: ProviderTable) -> Table:
 
 def compared_tables(points: pd.DataFrame) -> list[Table]:
     """Provider against provider and the means, for each way of measuring; one line where nothing can be compared."""
+    if not any(provider_table(rows).baseline for _, rows in by_method(points)):
+        return [providers_table(provider_table(points))]
     made = []
     for method, rows in by_method(points):
         compared = provider_table(rows)

@@ -50,13 +50,15 @@ ResumeOption = Annotated[
 ShardOption = Annotated[str, typer.Option("--shard", help="I/N: part I of N of the cases; `bench merge` joins them.")]
 WaitOption = Annotated[bool, typer.Option("--wait", help="Wait for another run on this device to end.")]
 CacheOption = Annotated[
-    str, typer.Option("--cache", help=f"{' or '.join(CACHES)}: streamed inputs rotate, or one set is read again.")
+    str, typer.Option("--cache", help=f"{' or '.join(CACHES)}: streamed inputs rotate, or one set is read over again.")
 ]
 SustainedOption = Annotated[bool, typer.Option("--sustained", help="Three seconds of load before each measuring.")]
 TimerOption = Annotated[
     str, typer.Option("--timer", help=f"{', '.join(TIMERS)}; auto is a graph, else events. On a GPU only.")
 ]
-InputsOption = Annotated[str, typer.Option("--inputs", help=f"{' or '.join(INPUTS)}: what is timed; never checked.")]
+InputsOption = Annotated[
+    str, typer.Option("--inputs", help=f"{' or '.join(INPUTS)}: what is timed; the check has normal ones.")
+]
 NvtxOption = Annotated[bool, typer.Option("--nvtx", help="An NVTX range around the timed part of each case.")]
 SeedOption = Annotated[int, typer.Option(help="Seed of the inputs.")]
 

@@ -108,6 +108,7 @@ class CuptiClock:
         return [_totals(tree, _name(i)) for i in range(self._samples)]
 
     def _run(self, profiler: Any) -> None:
+        torch.cuda.synchronize()  # of what was launched before, nothing may end inside
         with profiler.scope(DISCARDED):
             for launch in self._rotation.take(1):
                 launch()

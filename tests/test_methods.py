@@ -91,6 +91,16 @@ def test_one_way_has_no_heading_and_nothing_is_one_table(tmp_path: Path) -> None
     assert tables.family_lines(frame)[0].startswith("matmul decode bfloat16 (torch): ")
 
 
+def test_where_no_way_can_be_compared_that_is_one_line(tmp_path: Path) -> None:
+    alone = [synthetic.matmul("r", 1, provider="torch"), synthetic.matmul("r", 1, provider="torch", cache="hot")]
+    [table] = tables.compared_tables(points_of(tmp_path / "1", alone))
+    assert (table.title, table.rows) == ("Provider against provider", [])
+    assert table.note == "only one provider (torch): no provider to compare with"
+    apart = [synthetic.matmul("r", 1, provider="torch"), synthetic.matmul("r", 1, cache="hot")]
+    [table] = tables.compared_tables(points_of(tmp_path / "2", apart))
+    assert table.note == "torch, triton share no workload: nothing to compare"
+
+
 def test_the_commonest_way_comes_first_and_names_all_that_differs(tmp_path: Path) -> None:
     records = of_both(1, 60.0, 40.0, cache="hot", regime="sustained")
     records += [r for m in (1, 2) for r in of_both(m, 60.0, 40.0)]
