@@ -13,6 +13,7 @@ import pytest
 import triton
 from triton import profiler as real
 
+from bench.cupti import DISCARDED
 from fake_gpu.torch_cuda import FakeGpu
 
 REAL = {name: inspect.signature(getattr(real, name)) for name in ("start", "finalize", "scope")}
@@ -69,6 +70,8 @@ class FakeProton:
     @contextmanager
     def scope(self, *given: Any, **named: Any) -> Iterator[None]:
         name = REAL["scope"].bind(*given, **named).arguments["name"]
+        if name == DISCARDED:
+            assert self.gpu.time.host_now_us >= self.gpu.time.device_us, "older kernels would end inside"
         self.inside = []
         yield
         self.scopes.append((name, self.inside))
@@ -82,7 +85,7 @@ class FakeProton:
 
     def kernels(self, name: str, times: list[float]) -> list[dict[str, Any]]:
         """Those of a scope in two nodes, one under a scope of the kernel's own."""
-        kept = times if name == "discarded" else times[self.loses :]
+        kept = times if name == DISCARDED else times[self.loses :]
         parts = [kept[::2], kept[1::2]]
         made = [{**node(f"kernel{i}"), "metrics": self.metrics(part)} for i, part in enumerate(parts) if part]
         return [*made[:1], *({**node("inner"), "children": [other]} for other in made[1:])]
