@@ -20,6 +20,8 @@ PROBE_US, PROBE_NODES = 100, 16
 """A replay under so many microseconds is repeated with so many nodes at least, or its head would pass for launches."""
 FITS = 9
 """Pairs of replays that the head is the median of, and empty pairs of events that their cost is."""
+RESOLUTION_US = 0.5
+"""Of events, says the CUDA runtime's documentation."""
 LONG_US = 10_000
 """Of this a head of 5 to 8 us is less than a thousandth: it is left in, and the long work is done fewer times."""
 HOST_US = 200.0
@@ -51,7 +53,7 @@ class _Watched:
             walls += [_wall_us(work) for _ in range(2)]
         self._seen_us = statistics.median(seen for seen, _ in walls)
         self._unseen_us = statistics.median(wall - seen for seen, wall in walls) - spun_us
-        self._event_cost_us = statistics.median(_event_us(lambda: None) for _ in range(FITS))
+        self._event_cost_us = max(RESOLUTION_US, statistics.median(_nothing_us() for _ in range(FITS)))
 
     def doubts(self, median_us: float) -> dict[str, str]:
         """A time that is the events' own, or work that they did not see."""
@@ -236,6 +238,16 @@ def _event_us(work: Launch) -> float:
     start, end = _two_events()
     start.record()
     work()
+    end.record()
+    torch.cuda.synchronize()
+    return float(start.elapsed_time(end)) * 1e3
+
+
+def _nothing_us() -> float:
+    """Between two events with nothing between, behind a spin: without the host's time from one call to the next."""
+    start, end = _two_events()
+    torch.cuda._sleep(CYCLES // 10)  # type: ignore[no-untyped-call]
+    start.record()
     end.record()
     torch.cuda.synchronize()
     return float(start.elapsed_time(end)) * 1e3

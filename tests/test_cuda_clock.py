@@ -215,6 +215,23 @@ def test_a_time_that_is_the_events_own_is_suspect(monkeypatch: pytest.MonkeyPatc
         assert "where timing nothing takes" in clock.doubts(time_us)["suspect"]
 
 
+def test_what_an_event_costs_is_the_devices_and_not_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host that takes 10 us from call to call, and a stream that takes 1.6 for an event: 1.5 as events resolve.
+
+    With the host in it a launch of 20 us behind a flush would be called unresolved.
+    """
+    for make in (CudaGraphClock, CudaEventClock):
+        gpu = FakeGpu(monkeypatch, 20.0, call_us=10.0, event_us=1.6)
+        clock = make(launches_on(gpu, 1), gpu.time.flush)
+        clock.calibrate()
+        assert 1.5 <= clock.facts()["event_cost_us"] <= 2.0
+        assert clock.doubts(20.0) == {}
+        assert "suspect" in clock.doubts(7.0)
+        free = make(launches_on(FakeGpu(monkeypatch, 20.0), 1), None)
+        free.calibrate()
+        assert free.facts()["event_cost_us"] == RESOLUTION_US
+
+
 def test_waiting_for_the_device_is_part_of_every_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     """T04: a kernel of 5 ms is 5 ms, by either clock."""
     for make in (CudaGraphClock, CudaEventClock):

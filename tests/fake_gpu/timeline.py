@@ -18,6 +18,7 @@ class Timeline:
         kernel_us: of a launch at full speed and out of DRAM.
         gap_us: between two kernels of a stream, which a programmatic dependent launch (`pdl`) does not have.
         host_us: what the host takes to launch one; `call_us` for any other call.
+        event_us: what a stream takes to record an event.
         l2_bytes: of the cache, of which the least recently used goes first; 0 is none.
         hot: share of the time that a launch takes whose streamed bytes the cache holds.
         speed: of the clock, after so many microseconds of the device's time.
@@ -29,6 +30,7 @@ class Timeline:
     head_us: float = HEAD_US
     host_us: float = HOST_US
     call_us: float = CALL_US
+    event_us: float = 0.0
     l2_bytes: int = 0
     hot: float = 0.4
     pdl: bool = False

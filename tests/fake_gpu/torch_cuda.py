@@ -53,7 +53,7 @@ class FakeEvent:
         bound("record", self, *given, **named)
         assert self.gpu.capturing is None, "an event inside a capture"
         self.gpu.time.call()
-        self.gpu.time.run(0.0, self.gpu.here)
+        self.gpu.time.run(self.gpu.time.event_us, self.gpu.here)
         self.at_us = self.gpu.time.ready_us[self.gpu.here]
 
     def query(self, *given: Any, **named: Any) -> bool:
