@@ -128,16 +128,13 @@ def _print(
 ) -> None:
     from rich.console import Console
 
-    from analysis.providers import provider_table
-    from analysis.tables import family_lines, for_terminal, geomeans_table, points_table, provenance, providers_table
+    from analysis.tables import compared_tables, family_lines, for_terminal, points_tables, provenance
 
     # Into a pipe there is no width to fit: rows stay on one line and can be searched.
     console = Console(width=None if sys.stdout.isatty() else 240, markup=False, highlight=False, emoji=False)
-    compared = provider_table(frame)
-    tables = [providers_table(compared), geomeans_table(compared), points_table(frame)]
     for line in [title, *statuses, *notes]:
         console.print(line, soft_wrap=True)
-    for table in tables:
+    for table in [*compared_tables(frame), *points_tables(frame)]:
         if table.rows:
             console.print(for_terminal(table, rows))
         if len(table.rows) > rows:

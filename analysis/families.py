@@ -1,13 +1,17 @@
-"""One sentence a family (op x phase x dtype, by provider): how many cases, what bounds them, how near they are."""
+"""One sentence a family (op x phase x dtype, by provider): how many cases, what bounds them, how near they are.
+
+Cases that were measured in different ways are different families, and their sentences name the way.
+"""
 
 from __future__ import annotations
 
 import pandas as pd
 
+from analysis.methods import by_method
 from analysis.providers import workload_of
 from analysis.reasons import TOLERANCE
 
-FAMILY = ("device", "op", "phase", "storage", "provider")
+FAMILY = ("device", "op", "phase", "storage", "provider", "method")
 ROOFED = ("overhead-bound", "near the ridge", "memory-bound", "compute-bound")
 """The classes for which a fraction of attainable says something: no roof applies to the others."""
 
@@ -24,7 +28,9 @@ def storage_of(points: pd.DataFrame) -> pd.Series[str]:
 
 def families(points: pd.DataFrame) -> pd.DataFrame:
     """One row a family: FAMILY, cases, classes (name -> count), low, median, high of attainable, worst, sentence."""
-    rows = points.assign(storage=storage_of(points), workload=workload_of(points))
+    rows = points.assign(storage=storage_of(points), workload=workload_of(points), method="")
+    for method, part in by_method(points):
+        rows.loc[part.index, "method"] = method
     groups = [_family(part) for _, part in rows.groupby(list(FAMILY))]
     columns = [*FAMILY, "cases", "classes", "low", "median", "high", "worst", "sentence"]
     return pd.DataFrame(groups, columns=columns)
@@ -55,7 +61,8 @@ def _sentence(names: dict[str, str], family: dict[str, object], rows: pd.DataFra
         bound = one if number == 1 else f"all {one}"
     else:
         bound = ", ".join(f"{n} {name}" for name, n in counts.items())
-    text = f"{names['op']} {names['phase']} {names['storage']} ({names['provider']}): "
+    text = f"{names['op']} {names['phase']} {names['storage']} ({names['provider']}"
+    text += f"; {names['method']}): " if names["method"] else "): "
     text += f"{number} case{'s' if number > 1 else ''}, {bound}"
     low, median, high = family["low"], family["median"], family["high"]
     if not (isinstance(low, float) and isinstance(median, float) and isinstance(high, float)):

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from analysis.flags import drift_of
+from analysis.methods import METHOD
 from bench.record import Environment, Record, RecordError, read_records
 from bench.stopping import median_interval
 from kernels.work import AXES
@@ -59,7 +61,7 @@ def load(paths: Sequence[Path]) -> Loaded:
     for count in ("flops", "bytes", "overhead_bytes"):
         frame[count] = frame[count].astype("float64")
     # The last record of a case wins: a run appended to the same file measured it again.
-    key = ["case_id", "device", "timer", "cache", "regime", "launch", "run"]
+    key = ["case_id", "device", *METHOD, "run"]
     return Loaded(frame.drop_duplicates(key, keep="last", ignore_index=True), environments)
 
 
@@ -90,23 +92,21 @@ def _row(record: Record) -> dict[str, object]:
         **{axis: axes.get(axis) for axis in AXES},
         "model": model_of(case.get("source", ())),
         "source": "; ".join(case.get("source", ())),
-        "weight_dtype": case.get("weight_dtype", ""),
-        "kv_dtype": case.get("kv_dtype", ""),
-        "scale": case.get("scale", ""),
+        **{storage: case.get(storage, "") for storage in ("weight_dtype", "kv_dtype", "scale")},
         "status": str(record.status),
         "detail": record.detail,
         "time_us": median,
         "low_us": low,
         "high_us": high,
         "samples": len(record.times_us),
-        "flops": work.get("flops"),
-        "bytes": work.get("bytes"),
-        "overhead_bytes": work.get("overhead_bytes"),
-        "counting": work.get("counting"),
+        "drift": drift_of(record.times_us),
+        **{count: work.get(count) for count in ("flops", "bytes", "overhead_bytes", "counting")},
         "timer": record.timer,
         "cache": record.cache,
         "regime": record.regime,
         "launch": record.launch,
+        # What was published tells its inputs in `data`: each source has its own.
+        "inputs": "" if record.timer == "published" else str(record.data.get("distribution", "")),
         "stop_reason": record.stop_reason,
         "includes": "; ".join(record.includes),
         "flags": "; ".join(record.flags),

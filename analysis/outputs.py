@@ -19,7 +19,8 @@ POINT_COLUMNS = (
     "case_id", "op", "provider", "phase", "dtype", "technique", "M", "N", "K", "batch", "q_len", "kv_len", "q_heads",
     "kv_heads", "head_dim", "time_us", "flops", "bytes", "intensity_flops_per_byte", "tflops_per_s", "gb_per_s",
     "attainable_us", "fraction_of_datasheet", "fraction_of_measured", "fraction_of_attainable", "class", "reason",
-    "device", "model", "weight_dtype", "kv_dtype", "cache", "timer", "regime",
+    "device", "model", "weight_dtype", "kv_dtype", "cache", "timer", "regime", "launch", "inputs",
+    "drift", "flags",
 )  # fmt: skip
 WHOLE = ("M", "N", "K", "batch", "q_len", "kv_len", "q_heads", "kv_heads", "head_dim", "flops", "bytes")
 

@@ -1,7 +1,7 @@
 """Provider against provider: the median time of each at one op and workload, with the ratio to a common yardstick.
 
-Only rows measured in the same way (device, timer, cache, regime, launch) stand in one row. Printing is left to
-`analysis.tables`.
+Only times measured in the same way (`analysis.methods`) on one device stand in one row, and only rows of one way in one
+mean. Printing is left to `analysis.tables`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from analysis.methods import METHOD, cache_kind
+
 BASELINE = "torch"
-KEY = ("device", "op", "workload", "timer", "cache", "regime", "launch")
+KEY = ("device", "op", "workload", *METHOD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +74,15 @@ def provider_table(points: pd.DataFrame) -> ProviderTable:
 
 
 def geomeans(table: ProviderTable) -> pd.DataFrame:
-    """Per device, op and provider: geometric mean of the ratio over the workloads that both ran, and their count."""
-    columns = ["device", "op", "provider", "baseline", "geomean", "count"]
+    """Per device, op, provider and METHOD: geometric mean of the ratio over the workloads of both, and their count."""
+    by = ["device", "op", *METHOD, "provider", "baseline"]
+    columns = [*by, "geomean", "count"]
     if not table.baseline:
         return pd.DataFrame(columns=columns)
-    wide = table.ratios()
-    long = wide.melt(id_vars=["device", "op"], value_vars=[c for c in wide if c not in KEY], var_name="provider")
+    wide = table.ratios().assign(cache=lambda f: cache_kind(f["cache"]))
+    long = wide.melt(
+        id_vars=["device", "op", *METHOD], value_vars=[c for c in wide if c not in KEY], var_name="provider"
+    )
     long = long.dropna(subset="value").assign(log=lambda f: np.log(f["value"]), baseline=table.baseline)
-    grouped = long.groupby(["device", "op", "provider", "baseline"])["log"].agg(["mean", "count"]).reset_index()
+    grouped = long.groupby(by)["log"].agg(["mean", "count"]).reset_index()
     return grouped.assign(geomean=np.exp(grouped["mean"]))[columns]

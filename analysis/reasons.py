@@ -19,7 +19,7 @@ def reasons(frame: pd.DataFrame, l2_bytes: int | None) -> list[str]:
         "class", "time_us", "tflops_per_s", "gb_per_s", "intensity_flops_per_byte", "roof_tflops", "roof_gb_per_s",
         "launch_us", "roof_us", "attainable_us", "fraction_of_attainable", "band_low", "band_high", "bytes",
         "bound_tflops", "bound_gb_per_s", "datasheet_tflops", "measured_tflops", "cache", "timer",
-        "tile_ceiling", "wave_ceiling",
+        "tile_ceiling", "wave_ceiling", "doubted",
     )  # fmt: skip
     rows = zip(*(frame[c].tolist() for c in columns), strict=True)
     short = [c.removeprefix("fraction_of_") for c in columns]
@@ -40,6 +40,8 @@ def _sentence(r: Row, l2_bytes: int | None) -> str:
 def _invalid(r: Row, l2_bytes: int | None) -> str:
     if not r["time_us"] > 0:
         return f"no usable time: {r['time_us']} us"
+    if r["doubted"]:
+        return "the run flagged this time suspect, not all of the kernel: its record says why"
     if r["tflops_per_s"] > TOLERANCE * r["bound_tflops"]:
         return (
             f"{r['tflops_per_s']:.0f} TFLOP/s is above {r['bound_tflops']:.0f}, all SMs at their maximum clock: "

@@ -56,9 +56,9 @@ MODELS = {"llama3-8b": "llama-3.1-8b", "llama3-70b": "llama-3.1-70b"}
 """The standard shapes' names of models -> those of `kernels.models`, where they differ."""
 COLUMNS = (
     "run", "case_id", "op", "provider", "phase", "dtype", "technique", *AXES, "model", "source", "weight_dtype",
-    "kv_dtype", "scale", "status", "detail", "time_us", "low_us", "high_us", "samples", "flops", "bytes",
-    "overhead_bytes", "counting", "timer", "cache", "regime", "launch", "stop_reason", "includes", "flags", "data",
-    "kernel", "device", "device_type",
+    "kv_dtype", "scale", "status", "detail", "time_us", "low_us", "high_us", "samples", "drift", "flops", "bytes",
+    "overhead_bytes", "counting", "timer", "cache", "regime", "launch", "inputs", "stop_reason", "includes", "flags",
+    "data", "kernel", "device", "device_type",
 )  # fmt: skip
 """The columns of `analysis.frame`, in its order."""
 

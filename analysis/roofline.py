@@ -15,7 +15,9 @@ import pandas as pd
 
 from analysis import peaks as peaks_table
 from analysis.ceilings import with_ceilings
+from analysis.flags import doubted, with_flags
 from analysis.frame import ROOF_OPS, Loaded, device_label
+from analysis.methods import COLD
 from analysis.metrics import with_rates
 from analysis.peaks import MEASURED, MeasuredSet, Peaks, accumulate_of
 from analysis.reasons import TOLERANCE, reasons
@@ -25,7 +27,6 @@ RESIDENT, MIXED = 0.6, 1.5
 """Bytes in units of L2 up to which a case not measured cold is served by the cache, or partly so."""
 RIDGE_MARGIN = 0.2
 """Half-width of the uncertain band around the ridge where only one set of roofs exists."""
-COLD = ("cold", "flush")
 CLASSES = (
     "invalid", "cache-resident", "mixed-cache", "overhead-bound", "near the ridge", "memory-bound", "compute-bound",
     "no roofs",
@@ -97,7 +98,8 @@ def published_roofs(measured: MeasuredSet) -> Roofs:
 
 def own_roofs(rows: pd.DataFrame) -> Roofs | None:
     """The set a device measured of itself (`bench peaks`), of its last run that has compute, bandwidth and T0."""
-    rows = with_rates(rows[(rows["status"] == "OK") & rows["op"].isin(ROOF_OPS) & (rows["time_us"] > 0)])
+    usable = (rows["status"] == "OK") & (rows["time_us"] > 0) & ~doubted(rows)
+    rows = with_rates(rows[usable & rows["op"].isin(ROOF_OPS)])
     sets = [_roofs_of_run(str(run), part) for run, part in rows.groupby("run", sort=False)]
     return next((roofs for roofs in reversed(sets) if roofs), None)
 
@@ -154,8 +156,8 @@ def classify(frame: pd.DataFrame, device: Device) -> pd.DataFrame:
 
     Returns:
         The frame with rates, attainable_us, fraction_of_datasheet, fraction_of_measured, fraction_of_attainable,
-        class and reason. The order of the classes: invalid, cache-resident or mixed-cache, overhead-bound, near
-        the ridge, memory-bound or compute-bound.
+        class and reason; `flags` with the words of `analysis.flags`. The order of the classes: invalid, cache-resident
+        or mixed-cache, overhead-bound, near the ridge, memory-bound or compute-bound.
     """
     frame = _with_limits(with_rates(frame), device)
     usable = frame["time_us"].where(frame["time_us"] > 0)
@@ -163,10 +165,11 @@ def classify(frame: pd.DataFrame, device: Device) -> pd.DataFrame:
     frame["fraction_of_datasheet"] = frame["datasheet_us"] / usable
     frame["fraction_of_measured"] = frame["measured_us"] / usable
     frame["fraction_of_attainable"] = frame["attainable_us"] / usable
+    frame["doubted"] = doubted(frame)
     frame["class"] = _class(frame, device)
     frame = with_ceilings(frame, device.sm_count)
     frame["reason"] = reasons(frame, device.l2_bytes)
-    return frame
+    return with_flags(frame)
 
 
 def _with_limits(frame: pd.DataFrame, device: Device) -> pd.DataFrame:
@@ -222,7 +225,7 @@ def _class(frame: pd.DataFrame, device: Device) -> pd.Series[str]:
     intensity = frame["intensity_flops_per_byte"]
     in_band = (intensity >= frame["band_low"]) & (intensity <= frame["band_high"])
     conditions = {
-        "invalid": ~(frame["time_us"] > 0) | too_fast | (above_dram & ~from_cache),
+        "invalid": ~(frame["time_us"] > 0) | frame["doubted"] | too_fast | (above_dram & ~from_cache),
         "cache-resident": not_cold & (frame["bytes"] < RESIDENT * l2),
         "mixed-cache": from_cache,
         "no roofs": frame["roof_us"].isna(),

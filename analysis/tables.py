@@ -1,21 +1,23 @@
 """The tables and lines of a report, as Markdown and for the terminal: providers, families, points, and what was used.
 
-A column that is the same in every row (device, timer, cache, regime, launch) is said once above the table; where it
-differs it is a column, so that rows measured in different ways never look alike. Fractions become percent here and
-nowhere before. What is compared is left to `analysis.providers`, the sentences to `analysis.families`.
+Points measured in different ways (`analysis.methods`) have tables of their own. A column that is the same in every row
+of a table (device, cold or flush) is said once below; where it differs it is a column. Fractions become percent here
+and nowhere before. What is compared is left to `analysis.providers`, the sentences to `analysis.families`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from analysis.families import families, storage_of
+from analysis.families import families
+from analysis.flags import DRIFT
 from analysis.frame import ROOF_OPS
+from analysis.methods import METHOD, by_method
 from analysis.peaks import accumulate_of
 from analysis.providers import ProviderTable, geomeans, provider_table, workload_of
 from analysis.roofline import Device, Roofs
@@ -23,7 +25,7 @@ from analysis.roofline import Device, Roofs
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
-HOW = ("device", "timer", "cache", "regime", "launch")
+HOW = ("device", *METHOD)
 """How and on what a row was measured."""
 MOST_ROWS = 5_000
 """Rows of one table in a Markdown file; the CSV beside it has all."""
@@ -62,6 +64,11 @@ def ratio(value: Any) -> str:
     return "-" if value is None or pd.isna(value) else f"{value:.2f}x"
 
 
+def change(fraction: Any) -> str:
+    """A change as printed: `+0.3 %`."""
+    return "-" if fraction is None or pd.isna(fraction) else f"{100 * fraction:+.1f} %"
+
+
 def differing(rows: pd.DataFrame) -> list[str]:
     """The columns of HOW that are not the same in every row."""
     return [c for c in HOW if rows[c].nunique(dropna=False) > 1]
@@ -90,8 +97,29 @@ def geomeans_table(compared: ProviderTable) -> Table:
     return _table("Geometric mean of the ratio", texts)
 
 
+def compared_tables(points: pd.DataFrame) -> list[Table]:
+    """Provider against provider and the means, for each way of measuring; one line where nothing can be compared."""
+    if not any(provider_table(rows).baseline for _, rows in by_method(points)):
+        return [providers_table(provider_table(points))]
+    made = []
+    for method, rows in by_method(points):
+        compared = provider_table(rows)
+        made += [_headed(providers_table(compared), method)]
+        made += [_headed(geomeans_table(compared), method)] if compared.baseline else []
+    return made
+
+
+def points_tables(points: pd.DataFrame) -> list[Table]:
+    """The points of each way of measuring."""
+    return [_headed(points_table(rows), method) for method, rows in by_method(points)]
+
+
+def _headed(table: Table, method: str) -> Table:
+    return replace(table, title=f"{table.title} ({method})") if method else table
+
+
 def points_table(points: pd.DataFrame) -> Table:
-    """Every point with its fractions, its class and the sentence that says why."""
+    """Points with their fractions, their class and the sentence that says why."""
     texts: dict[str, pd.Series[Any]] = {c: points[c] for c in ("op", "provider", "phase")}
     texts["workload"] = workload_of(points)
     texts |= {c: points[c] for c in differing(points)}
@@ -103,14 +131,15 @@ def points_table(points: pd.DataFrame) -> Table:
         "of datasheet": ("fraction_of_datasheet", percent),
         "of measured": ("fraction_of_measured", percent),
         "of attainable": ("fraction_of_attainable", percent),
+        "drift": ("drift", change),
     }
     texts |= {name: points[column].map(form) for name, (column, form) in shown.items()}
-    texts |= {c: points[c] for c in ("class", "reason")}
+    texts |= {c: points[c] for c in ("flags", "class", "reason") if c != "flags" or (points[c] != "").any()}
     return _table("Points", texts)
 
 
 def _table(title: str, texts: dict[str, pd.Series[Any]], note: str = "") -> Table:
-    words = {"op", "provider", "phase", "workload", "class", "reason", "ratio", *HOW}
+    words = {"op", "provider", "phase", "workload", "flags", "class", "reason", "ratio", *HOW}
     rows = list(zip(*(series.astype("str").tolist() for series in texts.values()), strict=True))
     return Table(title=title, columns=tuple(texts), rows=rows, numeric=frozenset(texts) - words, note=note)
 
@@ -170,6 +199,10 @@ def provenance(points: pd.DataFrame, devices: Sequence[Device]) -> list[str]:
             lines.append(f"measured roofs: {_roofs(device.measured, dtypes)}{floor}")
         lines += [f"note: {text}" for text in device.notes]
     if len(points):
+        drifted = points["flags"].str.contains("drift")
+        if drifted.any():
+            told = f"flagged drift: the last tenth of the samples lies over {DRIFT:.0%} from the first"
+            lines.append(f"{told} at {int(drifted.sum())} of {len(points)} points")
         versions = ", ".join(sorted(points["counting"].dropna().astype("Int64").astype("str").unique()))
         lines.append(f"counting version {versions or 'not recorded'}: {COUNTED}")
         same = [c for c in HOW[1:] if c not in differing(points)]
@@ -202,13 +235,10 @@ def report_markdown(
     points: pd.DataFrame, devices: Sequence[Device], title: str, statuses: Sequence[str] = (), notes: Sequence[str] = ()
 ) -> str:
     """The whole `table.md`."""
-    compared = provider_table(points)
     parts = [f"# {title}\n", _bullets([*statuses, *notes])]
-    parts.append(markdown(providers_table(compared)))
-    if compared.baseline:
-        parts.append(markdown(geomeans_table(compared)))
+    parts += [markdown(table) for table in compared_tables(points)]
     parts += ["## Families\n", _bullets(family_lines(points))]
-    parts += [markdown(points_table(points.assign(storage=storage_of(points))))]
+    parts += [markdown(table) for table in points_tables(points)]
     parts += ["## What this rests on\n", _bullets(provenance(points, devices))]
     return "\n".join(part for part in parts if part)
 

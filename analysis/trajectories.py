@@ -12,9 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from analysis.methods import METHOD
+
 AXES_THAT_GROW = ("M", "q_len", "batch")
 """`q_len` stands for q_len = kv_len. A row is on the line of the first that applies to it."""
-KEPT = ("device", "run", "technique", "timer", "cache", "regime", "launch")
+KEPT = ("device", "run", "technique", *METHOD)
 """What must be equal along a line besides the case id without the growing size."""
 
 

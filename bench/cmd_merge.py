@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from bench.record import Environment, Record, header_json, read_records, write_atomically
+from bench.resume import measured_as
 from bench.selection import exit_codes, stderr
 
 RECORDS = "records.jsonl"
@@ -42,15 +43,15 @@ def merged_text(records: Sequence[Record]) -> tuple[str, int]:
     Raises:
         ValueError: two environments for one run.
     """
-    runs: dict[str, tuple[Environment, dict[str, Record]]] = {}
+    runs: dict[str, tuple[Environment, dict[tuple[str, ...], Record]]] = {}
     for record in records:
         environment = record.environment or Environment()
         of_run = runs.setdefault(record.run, (environment, {}))
         if of_run[0] != environment:
             raise ValueError(f"run {record.run} has two environments in these files: one of them was edited")
-        of_run[1].pop(record.case["id"], None)
-        of_run[1][record.case["id"]] = record
+        of_run[1].pop(measured_as(record), None)
+        of_run[1][measured_as(record)] = record
     lines: list[str] = []
-    for run, (environment, by_case) in runs.items():
-        lines += [header_json(run, environment), *(record.to_json() for record in by_case.values())]
-    return "".join(f"{line}\n" for line in lines), sum(len(by_case) for _, by_case in runs.values())
+    for run, (environment, measured) in runs.items():
+        lines += [header_json(run, environment), *(record.to_json() for record in measured.values())]
+    return "".join(f"{line}\n" for line in lines), sum(len(measured) for _, measured in runs.values())

@@ -22,6 +22,7 @@ from bench.case import Case
 from bench.device import choose_device
 from bench.environment import environment
 from bench.lock import device_lock
+from bench.method import CACHES, INPUTS, TIMERS, Method
 from bench.peaks import roof_cases
 from bench.record import Record, Status
 from bench.run import Session
@@ -32,6 +33,7 @@ from bench.worker import isolated
 
 TIMEOUT_S = 300.0
 REPORTS = Path("reports")
+DEFAULT = Method()
 BAD = (Status.INCORRECT, Status.FAILED, Status.CRASHED, Status.TIMEOUT, Status.OUT_OF_MEMORY)
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="Directory for records.jsonl; reports/run-TIME when not given.")
@@ -47,6 +49,17 @@ ResumeOption = Annotated[
 ]
 ShardOption = Annotated[str, typer.Option("--shard", help="I/N: part I of N of the cases; `bench merge` joins them.")]
 WaitOption = Annotated[bool, typer.Option("--wait", help="Wait for another run on this device to end.")]
+CacheOption = Annotated[
+    str, typer.Option("--cache", help=f"{' or '.join(CACHES)}: streamed inputs rotate, or one set is read over again.")
+]
+SustainedOption = Annotated[bool, typer.Option("--sustained", help="Three seconds of load before each measuring.")]
+TimerOption = Annotated[
+    str, typer.Option("--timer", help=f"{', '.join(TIMERS)}; auto is a graph, else events. On a GPU only.")
+]
+InputsOption = Annotated[
+    str, typer.Option("--inputs", help=f"{' or '.join(INPUTS)}: what is timed; the check has normal ones.")
+]
+NvtxOption = Annotated[bool, typer.Option("--nvtx", help="An NVTX range around the timed part of each case.")]
 SeedOption = Annotated[int, typer.Option(help="Seed of the inputs.")]
 
 
@@ -69,6 +82,11 @@ def run(
     shard: ShardOption = "1/1",
     timeout: TimeoutOption = TIMEOUT_S,
     wait: WaitOption = False,
+    cache: CacheOption = "cold",
+    sustained: SustainedOption = False,
+    timer: TimerOption = "auto",
+    inputs: InputsOption = "normal",
+    nvtx: NvtxOption = False,
     as_json: options.JsonOption = False,
 ) -> None:
     """Measure cases, each in a process that may crash: suite quick, or those that the options mean.
@@ -78,19 +96,12 @@ def run(
     """
     with exit_codes():
         cases = chosen_cases(
-            ops,
-            suite=suite,
-            default_suite="quick",
-            sets=sets,
-            dtypes=dtype,
-            model=model,
-            tp=tp,
-            providers=provider,
-            match=match,
-            op_files=op_file,
-        )
+            ops, suite=suite, default_suite="quick", sets=sets, dtypes=dtype, model=model, tp=tp,
+            providers=provider, match=match, op_files=op_file,
+        )  # fmt: skip
         cases = _one_shard(cases, shard)
-        session = new_session(device, case_seconds, seed)
+        method = Method(cache=cache, regime="sustained" if sustained else "burst", timer=timer, inputs=inputs)
+        session = new_session(device, case_seconds, seed, method, nvtx=nvtx)
     roofs = roof_cases(session.device, session.cache_bytes) if peaks else []
     how = How(timeout_s=timeout, wait=wait, resume=resume, op_files=tuple(op_file or ()))
     _sweep_and_tell(cases, session, output, how, roofs=roofs, as_json=as_json)
@@ -111,18 +122,24 @@ def measure_peaks(
     _sweep_and_tell(roofs, session, output, How(timeout_s=timeout, wait=wait), as_json=as_json)
 
 
-def new_session(device: str | None, case_seconds: float, seed: int) -> Session:
-    """A session on the chosen device. Raises DeviceError or ValueError for a device that cannot be used."""
+def new_session(
+    device: str | None, case_seconds: float, seed: int, method: Method = DEFAULT, *, nvtx: bool = False
+) -> Session:
+    """A session on the chosen device. Raises DeviceError or ValueError for what cannot be used, or not there."""
     if not math.isfinite(case_seconds):
         raise ValueError(f"--case-seconds {case_seconds}: wanted a number of seconds")
     chosen = choose_device(device)
+    if chosen == "cpu" and method.timer != "auto":
+        raise ValueError(f"--timer {method.timer} needs a GPU: a CPU has one clock, which is --timer auto")
     run_id = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{chosen}-{secrets.token_hex(2)}"
     return Session(
         run=run_id,
         device=chosen,
         environment=environment(chosen),
         rule=StopRule(min_s=min(0.1, case_seconds), budget_s=case_seconds),
+        method=method,
         seed=seed,
+        nvtx=nvtx,
     )
 
 

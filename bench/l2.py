@@ -3,7 +3,8 @@
 Streamed inputs (weights, KV) are copied until one round over the copies is at least three times the last cache;
 resident ones (activations, tables) stay, as in serving. Where that would take more copies than a graph has nodes, a
 buffer larger than the cache is written between samples, outside the timed window, and the record says `flush`. Where
-nothing reports the cache's size, nothing is called cold: the record says `hot`.
+nothing reports the cache's size, nothing is called cold: the record says `hot`, as where one set of inputs is read
+again and again because a hot cache was asked for.
 """
 
 from __future__ import annotations
@@ -49,14 +50,14 @@ class Rotation:
         return self.copies * self.streamed_bytes + self.resident_bytes + flush
 
 
-def plan(inputs: Inputs, roles: Mapping[str, str], cache_bytes: int) -> Rotation:
-    """The rotation for inputs (of any device, "meta" too)."""
+def plan(inputs: Inputs, roles: Mapping[str, str], cache_bytes: int, cache: str = "cold") -> Rotation:
+    """The rotation for inputs (of any device, "meta" too), cold or hot as `cache` asks."""
     sizes = {name: tensor_bytes(value) for name, value in inputs.items()}
     streamed = sum(size for name, size in sizes.items() if roles.get(name) == "streamed")
     common = {"streamed_bytes": streamed, "resident_bytes": sum(sizes.values()) - streamed, "cache_bytes": cache_bytes}
     if not streamed:
         return Rotation(cache="resident", copies=1, **common)
-    if cache_bytes <= 0:
+    if cache == "hot" or cache_bytes <= 0:
         return Rotation(cache="hot", copies=1, **common)
     copies = math.ceil(ROUND_OVER_CACHE * cache_bytes / streamed)
     if copies > MAX_COPIES:

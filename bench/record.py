@@ -83,20 +83,18 @@ class Record:
         case: id, op, provider, dtype, phase, technique, axes, source, and storage where it differs.
         config: launch parameters of the kernel.
         work: flops, bytes, overhead_bytes, counting version: declared, not measured.
-        timer: cuda_graph, cuda_event, cpu_wall, published, fake: the one really used.
-        cache: cold, flush, hot, resident, or as published.
-        regime: burst or sustained.
-        launch: graph, stream, pdl, call.
+        timer, launch: cuda_graph, cuda_event, cupti, cpu_wall, published: the one used; graph, stream, pdl, call.
+        cache, regime: cold, flush, hot, resident, or as published; burst or sustained.
+        asked: cache, regime, timer and inputs as they were asked for: not always what could be had.
         times_us: microseconds per launch, unrounded, in the order taken; empty unless OK.
-        launches_per_sample: launches that one value of `times_us` is the mean of.
-        first_call_us: the first call, with compilation and set-up in it.
+        launches_per_sample, warm_up_samples: launches that one of `times_us` is the mean of; samples thrown away first.
+        first_call_us: the first call, with compilation (`phases_s` has it apart) and set-up in it.
         error: maximum and RMS error of the output and of the yardstick, and their limits.
-        telemetry: clocks, power and throttling before and after; null where nothing reports them.
+        telemetry: clocks, power, throttling before and after; null where nothing reports them.
         data: input distribution and seed.
         kernel: facts of what really ran: an SDPA backend, registers, a compiled kernel's hash.
-        includes: work inside the measured time beyond the op, for published operators.
-        flags: suspect, throttled, contended.
-        phases_s: seconds spent on inputs, check, warm-up and measuring, apart.
+        includes, flags: work timed beyond the op, in published ones; suspect, throttled, contended, gaps.
+        phases_s: seconds of each step, apart: compile is part of first_call, worker_start of its first case alone.
     """
 
     run: str
@@ -109,8 +107,10 @@ class Record:
     cache: str = ""
     regime: str = ""
     launch: str = ""
+    asked: Mapping[str, str] = field(default_factory=dict)
     times_us: tuple[float, ...] = ()
     launches_per_sample: int = 1
+    warm_up_samples: int = 0
     first_call_us: float | None = None
     stop_reason: str = ""
     error: Mapping[str, float] = field(default_factory=dict)

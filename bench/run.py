@@ -1,16 +1,14 @@
-"""run(case) -> Record: inputs, check, rotation, warm-up, samples; whatever happens becomes a record.
+"""run(case) -> Record: inputs, check, times, check again; whatever happens becomes a record.
 
 The order is the method: nothing is timed that was not first found right, and a failing case ends as a status with
-its reason while the sweep goes on.
+its reason while the sweep goes on. How a right case is timed is left to `bench.timing`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import inspect
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cache, partial
@@ -22,25 +20,33 @@ import torch
 from bench import l2
 from bench.case import Case
 from bench.check import check_case
-from bench.clock import Clock, CpuClock, CudaEventClock, CudaGraphClock, Launch, warm
+from bench.compile_time import compile_time
 from bench.device import explain_cuda_error
 from bench.launched import kernels_launched
 from bench.method import Method
 from bench.record import Environment, Record, Status
 from bench.stopping import StopRule
-from bench.telemetry import Telemetry, flags_of, told
+from bench.telemetry import Telemetry
+from bench.timing import first_line, phase, time_case
 from kernels.inputs import DISTRIBUTION
-from kernels.spec import Inputs, UnsupportedError
+from kernels.registry import ROOF_OPS
+from kernels.spec import UnsupportedError
 
 TUNED = "triton"
 """The provider whose launch configurations are ours to choose and to record."""
+ROOF_NAMES = tuple(op.name for op in ROOF_OPS)
 HEADROOM = 0.9
 """Share of the free memory that a case may plan to take; outputs and the reference's sample take the rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """What the cases of one run share."""
+    """What the cases of one run share.
+
+    Attributes:
+        method: how its cases are timed; its roofs are always timed in the default way.
+        nvtx: mark the timed part of each case for a profiler.
+    """
 
     run: str
     device: str
@@ -48,12 +54,17 @@ class Session:
     rule: StopRule = field(default_factory=StopRule)
     method: Method = field(default_factory=Method)
     seed: int = 0
+    nvtx: bool = False
     telemetry: Telemetry | None = None
 
     @property
     def cache_bytes(self) -> int:
         """The last cache, which cold inputs must outgrow."""
         return self.environment.l2_bytes or 0
+
+    def method_of(self, case: Case) -> Method:
+        """How to time this case. The device's own roofs are measured in one way, whatever is asked of the others."""
+        return Method() if case.op.name in ROOF_NAMES else self.method
 
 
 def run_case(case: Case, session: Session) -> Record:
@@ -70,8 +81,8 @@ def ending(error: Exception) -> tuple[Status, str]:
         return Status.UNSUPPORTED, str(error) or "the provider gives no reason"
     told = ("can't allocate memory", "out of memory")
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or any(text in str(error).lower() for text in told):
-        return Status.OUT_OF_MEMORY, _first_line(error)
-    return Status.FAILED, explain_cuda_error(_first_line(error))
+        return Status.OUT_OF_MEMORY, first_line(error)
+    return Status.FAILED, explain_cuda_error(first_line(error))
 
 
 def not_to_run(case: Case, device: str) -> tuple[Status, str] | None:
@@ -88,7 +99,8 @@ def _run(case: Case, session: Session) -> Record:
     refused = not_to_run(case, session.device)
     if refused:
         return record_of(case, session, *refused)
-    rotation = l2.plan(op.make_inputs(workload, "meta", session.seed), op.roles, session.cache_bytes)
+    on_meta = op.make_inputs(workload, "meta", session.seed)
+    rotation = l2.plan(on_meta, op.roles, session.cache_bytes, session.method_of(case).cache)
     free = free_bytes(session.device)
     if free is not None and rotation.needed_bytes > HEADROOM * free:
         return record_of(
@@ -101,22 +113,23 @@ def _measure(case: Case, session: Session, rotation: l2.Rotation) -> Record:
     op = case.op
     provider, config = configured(case, session.device)
     phases: dict[str, float] = {}
-    with _phase(phases, "inputs"):
+    with phase(phases, "inputs"):
         inputs = op.make_inputs(case.workload, session.device, session.seed)
         _synchronize(session.device)
-    with _phase(phases, "first_call"), kernels_launched() as kernels:
+    with phase(phases, "first_call"), kernels_launched() as kernels, compile_time() as compiled_s:
         provider(**inputs)
         _synchronize(session.device)
+    phases |= {"compile": sum(compiled_s)} if compiled_s else {}
     facts: dict[str, Any] = dict(op.facts(case.provider, inputs)) | ({"kernels": kernels} if kernels else {})
-    with _phase(phases, "check"):
+    with phase(phases, "check"):
         verdict = check_case(op, provider, inputs)
     if verdict.problem:
         return record_of(
             case, session, Status.INCORRECT, verdict.problem, error=verdict.figures, kernel=facts, config=config
         )
-    timed = _timed(case, session, provider, rotation, inputs, phases)
+    timed = time_case(case, session, provider, rotation, inputs, phases)
     del inputs
-    with _phase(phases, "recheck"):
+    with phase(phases, "recheck"):
         again = check_case(op, provider, op.make_inputs(case.workload, session.device, session.seed + 1))
     if again.problem:
         problem = f"right at first, but with fresh inputs after timing: {again.problem}"
@@ -129,33 +142,6 @@ def _measure(case: Case, session: Session, rotation: l2.Rotation) -> Record:
     )  # fmt: skip
 
 
-def _timed(
-    case: Case, session: Session, provider: Launch, rotation: l2.Rotation, inputs: Inputs, phases: dict[str, float]
-) -> dict[str, Any]:
-    """Warms and samples the case: what its record says of times. Copies of inputs are freed when it returns."""
-    with _phase(phases, "rotate"):
-        sets = l2.rotate(inputs, case.op.roles, rotation)
-        launches = [partial(provider, **one) for one in sets]
-        clock, fallback = make_clock(session.device, launches, l2.flusher(rotation, session.device))
-    with _phase(phases, "warm_up"):
-        warm(clock)
-    before = session.telemetry.snapshot() if session.telemetry else None
-    with _phase(phases, "measure"):
-        times_us, stop_reason = take_samples(clock, session.rule)
-    after = session.telemetry.snapshot() if session.telemetry else None
-    return {
-        "times_us": tuple(times_us),
-        "stop_reason": stop_reason,
-        "timer": clock.timer,
-        "launch": clock.launch,
-        "launches_per_sample": clock.launches_per_sample,
-        "cache": rotation.cache,
-        "kernel": _rotation_facts(rotation) | ({"graph_refused": fallback} if fallback else {}),
-        "telemetry": told(session.telemetry, before, after),
-        "flags": flags_of(before, after, phases["measure"]),
-    }
-
-
 def configured(case: Case, device: str) -> tuple[Callable[..., Any], dict[str, Any]]:
     """The provider with its default launch configuration for this device, and that configuration as recorded."""
     provider = case.op.providers[case.provider]
@@ -164,31 +150,6 @@ def configured(case: Case, device: str) -> tuple[Callable[..., Any], dict[str, A
     major, minor = torch.cuda.get_device_capability()
     configs = case.op.configs(case.workload, 10 * major + minor)
     return (partial(provider, config=configs[0]), asdict(configs[0])) if configs else (provider, {})
-
-
-def take_samples(clock: Clock, rule: StopRule) -> tuple[list[float], str]:
-    """Samples in the order taken, until the rule says why to stop."""
-    times_us: list[float] = []
-    start, judge_at = time.perf_counter(), 1
-    while True:
-        times_us.append(clock.sample())
-        if len(times_us) < judge_at and time.perf_counter() - start < rule.budget_s:
-            continue
-        # Judging sorts the samples, so it is done each time they have grown by a tenth.
-        judge_at = min(len(times_us) + max(1, len(times_us) // 10), rule.max_samples)
-        reason = rule.reason_to_stop(times_us, time.perf_counter() - start)
-        if reason:
-            return times_us, reason
-
-
-def make_clock(device: str, launches: Sequence[Launch], flush: Launch | None) -> tuple[Clock, str]:
-    """The device's clock, and why it is not the first choice ('' when it is)."""
-    if device == "cpu":
-        return CpuClock(launches, flush), ""
-    try:
-        return CudaGraphClock(launches, flush), ""
-    except RuntimeError as error:
-        return CudaEventClock(launches, flush), _first_line(error)
 
 
 def free_bytes(device: str) -> int | None:
@@ -205,14 +166,16 @@ def free_bytes(device: str) -> int | None:
 
 def record_of(case: Case, session: Session, status: Status, detail: str, **measured: Any) -> Record:
     """A record of this case with everything that is known without running it."""
+    method = session.method_of(case)
     return Record(
         run=session.run,
         case=case.to_json(),
         status=status,
         detail=detail,
         work=_declared_work(case),
-        regime="burst",
-        data={"distribution": DISTRIBUTION, "seed": session.seed},
+        regime=method.regime,
+        asked=asdict(method),
+        data={"distribution": "zeros" if method.inputs == "zeros" else DISTRIBUTION, "seed": session.seed},
         source_sha256=case_sha256(case),
         taken_at=datetime.now(UTC).isoformat(timespec="seconds"),
         environment=session.environment,
@@ -250,22 +213,6 @@ def source_sha256(*functions: Callable[..., Any]) -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in sorted(files, key=lambda f: f.name))).hexdigest()
 
 
-def _rotation_facts(rotation: l2.Rotation) -> dict[str, int]:
-    return {"copies": rotation.copies, "streamed_bytes": rotation.streamed_bytes, "cache_bytes": rotation.cache_bytes}
-
-
-@contextmanager
-def _phase(phases: dict[str, float], name: str) -> Iterator[None]:
-    start = time.perf_counter()
-    yield
-    phases[name] = time.perf_counter() - start
-
-
 def _synchronize(device: str) -> None:
     if device != "cpu":
         torch.cuda.synchronize()
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0] if text else 'no message'}"

@@ -6,6 +6,7 @@ Leaves running a case to its runner, which the caller brings, and what the recor
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import typer
@@ -13,7 +14,7 @@ import typer
 from bench.case import Case
 from bench.progress import progress
 from bench.record import Record, RecordWriter
-from bench.resume import cut_torn_line, done_before
+from bench.resume import Wanted, cut_torn_line, done_before
 from bench.run import Session, case_sha256
 from bench.selection import stderr
 from bench.worker import Runner
@@ -56,6 +57,7 @@ def _already(cases: Sequence[Case], session: Session, path: Path) -> dict[str, R
     cut = cut_torn_line(path)
     if cut:
         stderr.print(f"{path}: the last line was cut off in the middle: {cut} bytes of it removed", markup=False)
-    records = done_before(path, session.environment, {case.id: case_sha256(case) for case in cases})
+    wanted = {case.id: Wanted(case_sha256(case), asdict(session.method_of(case))) for case in cases}
+    records = done_before(path, session.environment, wanted)
     stderr.print(f"{len(records)} of {len(cases)} already there", markup=False)
     return records

@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import takewhile
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -37,6 +37,7 @@ from bench.record import Environment, Record, Status, record_of_line
 from bench.run import Session, record_of, run_case
 from bench.stopping import StopRule
 from bench.telemetry import Telemetry
+from bench.timing import phase
 from kernels.registry import ROOF_OPS, op_named
 from kernels.spec import Workload
 
@@ -94,16 +95,18 @@ def isolated(
     worker: list[Worker] = []
 
     def run(case: Case) -> Record:
+        started_s: dict[str, float] = {}
         try:
             if not worker:
-                worker.append(Worker(session, op_files, tell))
-                worker[0].greet()
+                with phase(started_s, "worker_start"):
+                    worker.append(Worker(session, op_files, tell))
+                    worker[0].greet()
             record = record_of_line(worker[0].ask(_request(case), timeout_s), session.environment)
         except WorkerGoneError as gone:
             record = record_of(case, session, gone.status, str(gone))
         if record.status in (Status.TIMEOUT, Status.CRASHED) or is_sticky(record):
             worker.pop().end()
-        return record
+        return replace(record, phases_s=started_s | dict(record.phases_s))
 
     try:
         yield run
@@ -147,6 +150,7 @@ class Worker:
             "rule": asdict(self._session.rule),
             "method": asdict(self._session.method),
             "seed": self._session.seed,
+            "nvtx": self._session.nvtx,
             "op_files": [str(path.resolve()) for path in self._op_files],
         }
         self.ask(json.dumps(shared), START_LIMIT_S)
@@ -236,6 +240,7 @@ def serve(pipe: Connection) -> None:
         rule=StopRule(**shared["rule"]),
         method=Method(**shared["method"]),
         seed=shared["seed"],
+        nvtx=shared["nvtx"],
         telemetry=None if device == "cpu" else Telemetry(torch.cuda.get_device_properties(device)),
     )
     pipe.send_bytes(b"ready")

@@ -32,7 +32,10 @@ Classified = tuple[pd.DataFrame, list[Device]]
 """What `analysis.roofline.points` gives."""
 Roof = tuple[float, float, float]
 """TFLOP/s, GB/s, launch us."""
-MEASURED_WITH = {"timer": "cuda_graph", "cache": "cold", "regime": "burst", "launch": "graph"}
+MEASURED_WITH: dict[str, Any] = {
+    "timer": "cuda_graph", "cache": "cold", "regime": "burst", "launch": "graph",
+    "data": {"distribution": "normal(0, 1)", "seed": 0},
+}  # fmt: skip
 
 
 def record(

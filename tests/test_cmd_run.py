@@ -14,8 +14,7 @@ import torch
 from small_cases import Provider, in_process, matmul_case, raising
 from typer.testing import CliRunner, Result
 
-from bench import cmd_run, selection
-from bench import run as runner
+from bench import cmd_run, selection, timing
 from bench.__main__ import app
 from bench.case import Case
 from bench.record import Environment, Record, Status, read_records
@@ -31,7 +30,7 @@ FAST = ("--no-peaks", "--device", "cpu", "--case-seconds", "0.02")
 def small_machine(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """A cache of 1 MiB, so that rotation takes little memory, no warming, the CPU to itself, and no worker."""
     monkeypatch.setattr(cmd_run, "environment", lambda device: Environment(device_name="small", l2_bytes=2**20))
-    monkeypatch.setattr(runner, "warm", lambda clock: 0)
+    monkeypatch.setattr(timing, "warm", lambda *given: 0)
     monkeypatch.setattr(cmd_run, "isolated", in_process)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("runtime")))
 
@@ -206,3 +205,36 @@ def test_the_layers_of_a_model_on_one_of_eight_gpus_run(tmp_path: Path) -> None:
     assert records
     assert {(r.case["axes"]["N"], r.case["axes"]["K"]) for r in records} == {(1280, 8192)}
     assert {r.status for r in records} == {Status.OK}
+
+
+@pytest.mark.usefixtures("small_machine")
+def test_the_way_of_timing_is_asked_for_by_options_and_stands_in_every_record(tmp_path: Path) -> None:
+    how = ("--cache", "hot", "--sustained", "--inputs", "zeros", "--nvtx")
+    assert bench("run", *QUESTION, *FAST, *how, "-o", str(tmp_path)).exit_code == 0
+    for record in read_records(tmp_path / "records.jsonl"):
+        assert (record.cache, record.regime, record.data["distribution"]) == ("hot", "sustained", "zeros")
+        assert record.asked == {"cache": "hot", "regime": "sustained", "timer": "auto", "inputs": "zeros"}
+
+
+@pytest.mark.usefixtures("small_machine")
+def test_going_on_in_another_way_measures_again(tmp_path: Path) -> None:
+    for cache, already in (("cold", 0), ("hot", 0), ("cold", 2), ("hot", 2)):
+        result = bench("run", *QUESTION, *FAST, "--cache", cache, "--resume", "-o", str(tmp_path))
+        assert (result.exit_code, f"{already} of 2 already there" in result.stderr) == (0, True), result.stderr
+    assert [r.cache for r in read_records(tmp_path / "records.jsonl")] == ["cold"] * 2 + ["hot"] * 2
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "told"),
+    [
+        ("--cache", "warm", "unknown cache 'warm'; known: cold, hot"),
+        ("--inputs", "ones", "unknown inputs 'ones'; known: normal, zeros"),
+        ("--timer", "nsys", "unknown timer 'nsys'; known: auto, graph, event, cupti"),
+        ("--timer", "cupti", "--timer cupti needs a GPU: a CPU has one clock, which is --timer auto"),
+        ("--timer", "graph", "--timer graph needs a GPU"),
+    ],
+)
+def test_a_way_of_timing_that_there_is_not_is_wrong_usage(tmp_path: Path, option: str, value: str, told: str) -> None:
+    result = bench("run", *QUESTION, *FAST, option, value, "-o", str(tmp_path))
+    assert (result.exit_code, result.stdout, told in result.stderr) == (2, "", True), result.stderr
+    assert not list(tmp_path.iterdir())

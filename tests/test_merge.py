@@ -102,3 +102,15 @@ def test_one_run_with_two_environments_is_refused(tmp_path: Path) -> None:
         output=tmp_path / "all",
     )
     assert result.exit_code == 2 and "run r1 has two environments" in result.stderr
+
+
+def test_hot_and_cold_of_one_case_in_one_run_are_two_measurements(tmp_path: Path) -> None:
+    """T24: told apart by what was asked for, not by how the cache was kept in the end."""
+    case = {"id": "matmul/torch/M=1", "op": "matmul", "provider": "torch", "phase": "decode", "dtype": "int8"}
+    with RecordWriter(tmp_path / "1" / "records.jsonl", "r1", ONE) as writer:
+        for cache, time_us in (("cold", 3.0), ("hot", 2.0), ("cold", 4.0)):
+            asked = {"cache": cache, "timer": "auto"}
+            writer.append(Record(run="r1", case=case, status=Status.OK, times_us=(time_us,), asked=asked, cache="hot"))
+    assert merge(tmp_path / "1", output=tmp_path / "all").exit_code == 0
+    merged = read_records(tmp_path / "all" / "records.jsonl")
+    assert [(r.asked["cache"], r.times_us) for r in merged] == [("hot", (2.0,)), ("cold", (4.0,))]

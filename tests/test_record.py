@@ -110,7 +110,7 @@ def test_every_number_says_its_unit_or_counts_something() -> None:
         for field in dataclasses.fields(kind)
         if re.search(r"\b(int|float)\b", str(field.type)) and not unit.search(field.name)
     }
-    counts = {"sm_count", "threads", "schema", "launches_per_sample"}
+    counts = {"sm_count", "threads", "schema", "launches_per_sample", "warm_up_samples"}
     assert numbers == counts | {"work", "error"}, "a new number without a unit in its name"
 
 
@@ -124,6 +124,8 @@ FULL = record(
     cache="cold",
     regime="burst",
     launch="graph",
+    asked={"cache": "cold", "timer": "auto"},
+    warm_up_samples=210,
     times_us=(0.1 + 0.2, 1e-9, 12345.678901234567),
     launches_per_sample=40,
     first_call_us=1234.5,

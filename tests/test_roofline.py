@@ -63,7 +63,14 @@ UNKNOWN = Device(name="NVIDIA H800", recognised="")
 
 
 def rows(*given: dict[str, Any]) -> pd.DataFrame:
-    usual = {"dtype": "bfloat16", "cache": "cold", "phase": "decode", "op": "matmul", "timer": "cuda_graph"}
+    usual: dict[str, Any] = {
+        "dtype": "bfloat16",
+        "cache": "cold",
+        "phase": "decode",
+        "op": "matmul",
+        "timer": "cuda_graph",
+    }
+    usual |= {"flags": "", "drift": float("nan")}
     return pd.DataFrame([usual | row for row in given]).astype({"flops": float, "bytes": float, "time_us": float})
 
 
@@ -571,6 +578,8 @@ def test_hundred_thousand_rows_are_classified_in_two_seconds() -> None:
             "phase": "decode",
             "dtype": chance.choice(["bfloat16", "float8_e4m3fn", "float32", "int4"], count),
             "cache": chance.choice(["cold", "hot"], count),
+            "flags": "",
+            "drift": 0.0,
             "timer": "cuda_graph",
             "flops": num_bytes * intensity,
             "bytes": num_bytes,

@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 import torch
-from simulated_gpu import SimulatedGpu
+from fake_gpu import FakeGpu
 from small_cases import matmul_case, session
 
-from bench import run as runner
+from bench import timing
 from bench.record import Environment, Status
-from bench.run import case_sha256, run_case, source_sha256, take_samples
+from bench.run import case_sha256, run_case, source_sha256
 from bench.stopping import StopRule
+from bench.timing import take_samples
 from kernels import matmul, matmul_decode
 from kernels.inputs import DISTRIBUTION
 
@@ -27,12 +28,12 @@ from kernels.inputs import DISTRIBUTION
 @pytest.fixture(autouse=True)
 def cold_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """No time is spent on warming up."""
-    monkeypatch.setattr(runner, "warm", lambda clock: 0)
+    monkeypatch.setattr(timing, "warm", lambda *given: 0)
 
 
 def test_a_right_case_is_ok_and_its_record_holds_what_was_observed(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = [3.3333333333333335, 1.1, 2.2]
-    monkeypatch.setattr(runner, "take_samples", lambda clock, rule: (list(taken), "converged"))
+    monkeypatch.setattr(timing, "take_samples", lambda clock, rule: (list(taken), "converged"))
     record = run_case(matmul_case(), session(seed=7))
     assert (record.status, record.detail, record.run) == (Status.OK, "", "r1")
     assert record.times_us == tuple(taken)
@@ -120,9 +121,9 @@ def matmul_inputs(seed: int) -> list[float]:
 
 
 def test_a_graph_that_is_refused_leaves_its_reason_in_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = SimulatedGpu(monkeypatch, 3.0)
+    gpu = FakeGpu(monkeypatch, 3.0)
     gpu.refuses_capture = True
-    monkeypatch.setattr(runner, "make_clock", lambda device, *given: REAL_MAKE_CLOCK("cuda", *given))
+    monkeypatch.setattr(timing, "make_clock", lambda device, *given: REAL_MAKE_CLOCK("cuda", *given))
 
     def provider(a: torch.Tensor, b: torch.Tensor, **_: object) -> torch.Tensor:
         gpu.launch(0)
@@ -133,7 +134,7 @@ def test_a_graph_that_is_refused_leaves_its_reason_in_the_record(monkeypatch: py
     assert record.kernel["graph_refused"] == "RuntimeError: operation not permitted when stream is capturing"
 
 
-REAL_MAKE_CLOCK = runner.make_clock
+REAL_MAKE_CLOCK = timing.make_clock
 
 
 class Ticking:
@@ -143,7 +144,7 @@ class Ticking:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, times_us: Sequence[float], lasts_s: float = 1e-3) -> None:
         self.times_us, self.lasts_s, self.now_s, self.taken = times_us, lasts_s, 0.0, 0
-        monkeypatch.setattr(runner, "time", SimpleNamespace(perf_counter=lambda: self.now_s))
+        monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: self.now_s))
 
     def sample(self) -> float:
         self.now_s += self.lasts_s
@@ -152,6 +153,12 @@ class Ticking:
 
     def calibrate(self) -> None:
         raise KeyError("measuring does not calibrate")
+
+    def doubts(self, median_us: float) -> dict[str, str]:
+        raise KeyError("samples are not judged while they are taken")
+
+    def facts(self) -> dict[str, float]:
+        return {}
 
 
 class CountingRule(StopRule):

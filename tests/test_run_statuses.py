@@ -14,6 +14,7 @@ import torch
 from small_cases import Provider, ended, matmul_case, raising, session
 
 from bench import run as runner
+from bench import timing
 from bench.case import Case
 from bench.record import RecordWriter, Status, read_records
 from bench.run import HEADROOM, free_bytes, run_case
@@ -25,7 +26,7 @@ from kernels.spec import UnsupportedError, Workload
 @pytest.fixture(autouse=True)
 def cold_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """No time is spent on warming up."""
-    monkeypatch.setattr(runner, "warm", lambda clock: 0)
+    monkeypatch.setattr(timing, "warm", lambda *given: 0)
 
 
 def test_a_cuda_only_provider_is_skipped_on_a_cpu_with_its_reason() -> None:

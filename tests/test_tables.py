@@ -98,6 +98,7 @@ def test_a_family_is_one_sentence(tmp_path: Path) -> None:
 def test_classes_to_which_no_roof_applies_stay_out_of_the_range(tmp_path: Path) -> None:
     cached = synthetic.matmul("r", 1, 256, 256, cache="hot", times_us=(0.02,))
     frame, _ = of_runs(tmp_path, [cached, synthetic.matmul("r", 1, share=0.5, device=(989.4, 3350.0, 0.0))])
+    frame.loc[0, "cache"] = "cold"  # classified as hot, and now in the family of the other
     family = families(frame).iloc[0]
     assert family["classes"] == {"cache-resident": 1, "memory-bound": 1}
     assert family["low"] == family["high"] == pytest.approx(0.5)
@@ -125,19 +126,20 @@ def test_storage_and_devices_make_families_of_their_own(tmp_path: Path) -> None:
 def test_what_differs_is_a_column_and_what_does_not_is_said_once(tmp_path: Path) -> None:
     same, devices = of_runs(tmp_path / "same", [synthetic.matmul("r", 1), synthetic.matmul("r", 2)])
     assert not {"timer", "cache", "regime", "launch", "device"} & set(tables.points_table(same).columns)
-    assert "measured with: timer cuda_graph, cache cold, regime burst, launch graph" in tables.provenance(same, devices)
+    how = "measured with: timer cuda_graph, cache cold, regime burst, launch graph, inputs normal(0, 1)"
+    assert how in tables.provenance(same, devices)
     differ, devices = of_runs(
         tmp_path / "differ", [synthetic.matmul("r", 1), synthetic.matmul("r", 2, cache="hot", regime="sustained")]
     )
     assert {"cache", "regime"} < set(tables.points_table(differ).columns)
-    assert "measured with: timer cuda_graph, launch graph" in tables.provenance(differ, devices)
+    assert "measured with: timer cuda_graph, launch graph, inputs normal(0, 1)" in tables.provenance(differ, devices)
 
 
 def test_fractions_are_percent_in_text_and_fractions_in_data(tmp_path: Path) -> None:
     frame, _ = of_runs(tmp_path, [synthetic.matmul("r", 1, share=0.5, device=(989.4, 3350.0, 0.0))])
     table = tables.points_table(frame)
     assert table.rows[0][table.columns.index("of datasheet")] == "50 %"
-    assert float(points_csv(frame).splitlines()[1].split(",")[-12]) < 1
+    assert pd.read_csv(io.StringIO(points_csv(frame)))["fraction_of_datasheet"][0] == pytest.approx(0.5)
     assert [tables.percent(f) for f in (0.0042, 0.0996, 1.0, float("nan"))] == ["0.4 %", "10 %", "100 %", "-"]
     assert [tables.number(n) for n in (0.012345, 12345.6, 999.96, float("nan"))] == ["0.01235", "12346", "1000", "-"]
 
@@ -192,7 +194,8 @@ def test_csv_has_exactly_these_columns_and_whole_sizes(tmp_path: Path) -> None:
     assert text.splitlines()[0] == (
         "case_id,op,provider,phase,dtype,technique,M,N,K,batch,q_len,kv_len,q_heads,kv_heads,head_dim,time_us,flops,"
         "bytes,intensity_flops_per_byte,tflops_per_s,gb_per_s,attainable_us,fraction_of_datasheet,"
-        "fraction_of_measured,fraction_of_attainable,class,reason,device,model,weight_dtype,kv_dtype,cache,timer,regime"
+        "fraction_of_measured,fraction_of_attainable,class,reason,device,model,weight_dtype,kv_dtype,cache,timer,regime,launch,inputs,"
+        "drift,flags"
     )
     rows = pd.read_csv(io.StringIO(text), dtype=str)
     assert tuple(rows.columns) == POINT_COLUMNS

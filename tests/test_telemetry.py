@@ -104,3 +104,11 @@ def test_without_nvml_snapshots_are_null_with_the_reason(monkeypatch: pytest.Mon
 
 def test_throttle_reasons_are_nvmls_own() -> None:
     assert {name: getattr(real_nvml, f"nvmlClocksEventReason{name}") for name in THROTTLING} == THROTTLING
+
+
+def test_an_older_nvml_tells_the_same_reasons_by_their_older_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = answers(nvmlDeviceGetCurrentClocksThrottleReasons=real_nvml.nvmlClocksThrottleReasonHwSlowdown)
+    del table["nvmlDeviceGetCurrentClocksEventReasons"]
+    taken = snapshot(monkeypatch, table)
+    assert taken["throttle_reasons"] == ["HwSlowdown"]
+    assert taken["refused"] == ["nvmlDeviceGetCurrentClocksEventReasons"]

@@ -12,6 +12,7 @@ from op_files import ABORT, EXIT, HANG, KILL, PLAIN, SEGFAULT, SIMPLE, STICKY, c
 from small_cases import session
 
 from bench.case import Case
+from bench.method import Method
 from bench.op_file import load_ops
 from bench.record import Record, Status
 from bench.run import run_case, source_sha256
@@ -54,12 +55,15 @@ def test_a_case_that_hangs_or_dies_ends_in_a_status_and_the_next_one_runs_in_a_f
     """E17: what follows an illegal access, a crash or a hang is OK; a plain failure costs no process."""
     file = moody_file(tmp_path)
     told: list[str] = []
-    with isolated(session(seed=3), SHORT_S, [file], told.append) as run:
+    asked = replace(session(seed=3), method=Method(cache="hot", inputs="zeros"))
+    with isolated(asked, SHORT_S, [file], told.append) as run:
         records = {n: run(moody(file, n)) for n in order[:-1]}
         if KILL in order:
             assert [(r.case["id"], str(r.status)) for r in map(run, SUITE_CASES)] == [(c.id, "OK") for c in SUITE_CASES]
         records[order[-1]] = run(moody(file, order[-1]))
+    first = {worker: n for n, worker in reversed(list(dict.fromkeys(calls(file))))}
     for n, record in records.items():
+        assert (record.phases_s.get("worker_start", 0.0) > 0) == (n in first.values()), "told by the first case alone"
         status, texts = ENDS.get(n, (Status.OK, ("",)))
         assert (record.status, bool(record.times_us)) == (status, status is Status.OK), record.detail
         for text in texts:
@@ -70,7 +74,7 @@ def test_a_case_that_hangs_or_dies_ends_in_a_status_and_the_next_one_runs_in_a_f
         assert record.source_sha256 == source_sha256(load_ops([file])[0].make_inputs)
     assert capfd.readouterr().out == "" and {f"called with {n}" for n in order} <= set(told)
     assert_replaced(file, order)
-    assert_same_case(records[SIMPLE], run_case(moody(file, SIMPLE), session(seed=3)))
+    assert_same_case(records[SIMPLE], run_case(moody(file, SIMPLE), asked))
 
 
 def assert_replaced(file: Path, order: tuple[int, ...]) -> None:
@@ -88,7 +92,19 @@ def assert_replaced(file: Path, order: tuple[int, ...]) -> None:
 
 def assert_same_case(record: Record, here: Record) -> None:
     """What a worker tells of a case is what this process would."""
-    for name in ("run", "case", "status", "work", "data", "cache", "timer", "launch", "source_sha256", "kernel"):
+    for name in (
+        "run",
+        "case",
+        "status",
+        "work",
+        "data",
+        "asked",
+        "cache",
+        "timer",
+        "launch",
+        "source_sha256",
+        "kernel",
+    ):
         assert getattr(record, name) == getattr(here, name), name
     assert record.environment == session().environment
 
