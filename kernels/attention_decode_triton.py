@@ -20,6 +20,7 @@ from triton.language.extra import cuda
 
 from kernels.attention import check_shapes, padded_width
 from kernels.launch import OPTIONS, sm_count
+from kernels.launch_work import attention_decode_launch, merge_launch
 from kernels.softmax import LN_2, LOG2_E, finished, walk_keys
 
 
@@ -98,7 +99,7 @@ def splits_for(sequences: int, kv_heads: int, longest: int, config: Config, sms:
     return min(range(1, min(tiles, MAX_SPLITS) + 1), key=cost)
 
 
-@triton.jit
+@triton.jit(launch_metadata=attention_decode_launch)
 def _attention_decode_kernel(
     q, k, v, kv_lens, out, lse, partial, partial_lse, q_len, kv_heads, group, splits, scale_log2,
     stride_qb, stride_qs, stride_qh, stride_qd, stride_kb, stride_ks, stride_kh, stride_kd,
@@ -156,7 +157,7 @@ def _attention_decode_kernel(
             tl.store(lse + (batch.to(tl.int64) * (kv_heads * group) + head) * q_len + token, row_lse, mask=inside)
 
 
-@triton.jit
+@triton.jit(launch_metadata=merge_launch)
 def _merge_kernel(
     partial, partial_lse, out, lse, q_len, q_heads, splits,
     DV: tl.constexpr, WIDTH_V: tl.constexpr, MOST_SPLITS: tl.constexpr, LSE: tl.constexpr, PDL: tl.constexpr,

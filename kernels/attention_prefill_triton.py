@@ -21,6 +21,7 @@ import triton.language as tl
 
 from kernels.attention import check_shapes, padded_width
 from kernels.launch import OPTIONS, descriptor, target_arch, tma_refusal, use_allocator
+from kernels.launch_work import attention_prefill_launch
 from kernels.softmax import LOG2_E, finished, load_rows, walk_keys
 
 
@@ -90,7 +91,7 @@ def configs_for(dtype: torch.dtype, width: int, refused: str) -> tuple[Config, .
     return POINTERS[width] if refused else HOPPER[width]
 
 
-@triton.jit
+@triton.jit(launch_metadata=attention_prefill_launch)
 def _attention_prefill_kernel(
     q, k, v, out, lse, batches, q_len, kv_len, q_heads, group, scale_log2,
     stride_qb, stride_qs, stride_qh, stride_qd, stride_kb, stride_ks, stride_kh, stride_kd,

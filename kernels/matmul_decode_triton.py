@@ -21,6 +21,7 @@ import triton.language as tl
 from triton.language.extra import cuda
 
 from kernels.launch import OPTIONS, sm_count, target_arch
+from kernels.launch_work import matmul_decode_launch, merge_launch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +120,7 @@ def _store(
         tl.store(y + m.to(tl.int64) * stride_ym + n.to(tl.int64) * stride_yn, acc.to(y.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@triton.jit(launch_metadata=matmul_decode_launch)
 def _matmul_decode_kernel(
     x, w, y, partial, M, N, K, splits, stride_xm, stride_xk, stride_wn, stride_wk, stride_ym, stride_yn,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SWAP: tl.constexpr, SPLIT: tl.constexpr,
@@ -159,7 +160,7 @@ def _matmul_decode_kernel(
     _store(acc, y, partial, rows, columns, split, M, N, stride_ym, stride_yn, SWAP, SPLIT)
 
 
-@triton.jit
+@triton.jit(launch_metadata=matmul_decode_launch)
 def _gemv_kernel(
     x, w, y, partial, N, K, splits, stride_xk, stride_wn, stride_wk, stride_yn,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT: tl.constexpr, EVEN_K: tl.constexpr, PDL: tl.constexpr,
@@ -193,7 +194,7 @@ def _gemv_kernel(
         tl.store(y + columns.to(tl.int64) * stride_yn, total.to(y.dtype.element_ty), mask=columns < N)
 
 
-@triton.jit
+@triton.jit(launch_metadata=merge_launch)
 def _reduce_kernel(partial, y, size, splits, BLOCK: tl.constexpr, PDL: tl.constexpr):
     places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = places < size

@@ -20,6 +20,7 @@ import triton
 import triton.language as tl
 
 from kernels.launch import OPTIONS, descriptor, sm_count, target_arch, tma_refusal, use_allocator
+from kernels.launch_work import matmul_launch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +121,7 @@ def tile_of(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
     return first + within % rows, within // rows
 
 
-@triton.jit
+@triton.jit(launch_metadata=matmul_launch)
 def _matmul_kernel(
     a, b, c, M, N, K, stride_am, stride_bn, stride_cm,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
@@ -156,7 +157,7 @@ def _matmul_kernel(
             c_blocks.store([m, n], acc.to(c_blocks.dtype))
 
 
-@triton.jit
+@triton.jit(launch_metadata=matmul_launch)
 def _matmul_pointers_kernel(
     a, b, c, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
