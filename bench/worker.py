@@ -20,17 +20,17 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from itertools import takewhile
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Thread
-from typing import IO, Any
+from typing import IO, Any, Protocol, TypeVar
 
 import torch
 
 from bench.case import Case
 from bench.environment import ROOT
+from bench.last_words import last_words
 from bench.method import Method
 from bench.op_file import load_ops
 from bench.record import Environment, Record, Status, record_of_line
@@ -43,12 +43,27 @@ from kernels.spec import Workload
 Runner = Callable[[Case], Record]
 """Runs a case and tells how it ended; never raises for what the case itself does."""
 
+
+class Ended(Protocol):
+    """What tells how a case ended: a record, or the verdict of a check."""
+
+    @property
+    def status(self) -> Status:
+        """How."""
+
+    @property
+    def detail(self) -> str:
+        """Why; '' when it went well."""
+
+
+EndedT = TypeVar("EndedT", bound=Ended)
+
 START_LIMIT_S = 120.0
 """For importing torch and the kernels, and for the first touch of the GPU."""
 LOOK_S = 0.2
 """How often the parent looks whether a silent worker is still alive: a child of its may hold the pipe open."""
 DEATH_S = 10.0
-LAST_LINES, LINE_BYTES = 8, 4096
+LINE_BYTES = 4096
 STICKY = (
     "CUDA error",
     "Triton Error [CUDA]",
@@ -62,12 +77,9 @@ STICKY = (
 )
 """What a failure's detail holds when the CUDA context may be lost for good: every later launch in it fails too."""
 KILLED = " (the system does that when memory runs out)"
-DUMPS = ("Fatal Python error", "Current thread")
-"""How faulthandler begins to tell where a process crashed, or was when it was asked."""
 WHERE = signal.SIGUSR1
 """Asks a worker where it is."""
 TO_TELL_S = 0.3
-OURS = f'File "{ROOT / "bench"}'
 PR_SET_PDEATHSIG = 1
 
 
@@ -83,9 +95,34 @@ class WorkerGoneError(RuntimeError):
 def isolated(
     session: Session, timeout_s: float, op_files: Sequence[Path], tell: Callable[[str], None]
 ) -> Iterator[Runner]:
-    """A runner of cases in a worker process, which is started with the first case and ended on leaving.
+    """A runner of cases in a worker process; arguments as of `in_worker`."""
+
+    def read(reply: str) -> Record:
+        return record_of_line(reply, session.environment)
+
+    def gone(case: Case, status: Status, detail: str) -> Record:
+        return record_of(case, session, status, detail)
+
+    with in_worker("bench.worker", read, gone, session, timeout_s, op_files, tell) as run:
+        yield run
+
+
+@contextmanager
+def in_worker(
+    module: str,
+    read: Callable[[str], EndedT],
+    gone: Callable[[Case, Status, str], EndedT],
+    session: Session,
+    timeout_s: float,
+    op_files: Sequence[Path],
+    tell: Callable[[str], None],
+) -> Iterator[Callable[[Case], EndedT]]:
+    """Has a worker process deal with cases, which is started with the first of them and ended on leaving.
 
     Args:
+        module: what `python -m` starts: it ends in `begin`, which says what becomes of a case.
+        read: makes the result of the worker's reply.
+        gone: makes it where the worker died or was killed.
         session: what the cases share; the worker makes its own telemetry.
         timeout_s: longest that a case may take.
         op_files: where ops that are not the suite's come from.
@@ -93,17 +130,17 @@ def isolated(
     """
     worker: list[Worker] = []
 
-    def run(case: Case) -> Record:
+    def run(case: Case) -> EndedT:
         try:
             if not worker:
-                worker.append(Worker(session, op_files, tell))
+                worker.append(Worker(session, op_files, tell, module))
                 worker[0].greet()
-            record = record_of_line(worker[0].ask(_request(case), timeout_s), session.environment)
-        except WorkerGoneError as gone:
-            record = record_of(case, session, gone.status, str(gone))
-        if record.status in (Status.TIMEOUT, Status.CRASHED) or is_sticky(record):
+            ended = read(worker[0].ask(_request(case), timeout_s))
+        except WorkerGoneError as error:
+            ended = gone(case, error.status, str(error))
+        if ended.status in (Status.TIMEOUT, Status.CRASHED) or is_sticky(ended):
             worker.pop().end()
-        return record
+        return ended
 
     try:
         yield run
@@ -112,19 +149,19 @@ def isolated(
             one.end()
 
 
-def is_sticky(record: Record) -> bool:
+def is_sticky(ended: Ended) -> bool:
     """Whether the case failed by an error that may have cost the process its CUDA context."""
-    return record.status is Status.FAILED and any(text in record.detail for text in STICKY)
+    return ended.status is Status.FAILED and any(text in ended.detail for text in STICKY)
 
 
 class Worker:
     """The parent's side of one process, which leads a process group and dies with its parent."""
 
-    def __init__(self, session: Session, op_files: Sequence[Path], tell: Callable[[str], None]) -> None:
+    def __init__(self, session: Session, op_files: Sequence[Path], tell: Callable[[str], None], module: str) -> None:
         self._session, self._op_files = session, op_files
         self._lines: deque[str] = deque(maxlen=64)
         self._pipe, theirs = Pipe()
-        command = [sys.executable, "-u", "-X", "faulthandler", "-m", "bench.worker"]
+        command = [sys.executable, "-u", "-X", "faulthandler", "-m", module]
         self._process = subprocess.Popen(
             [*command, str(theirs.fileno()), str(os.getpid())],
             cwd=ROOT,
@@ -209,23 +246,12 @@ class Worker:
                 tell(text)
 
 
-def last_words(lines: Sequence[str]) -> str:
-    """The last lines of what a process printed, or the case's calls where Python told of a crash or a hang."""
-    told = [line.strip() for line in lines if line.strip()]
-    begin = next((n for n, line in enumerate(told) if line.startswith(DUMPS)), None)
-    if begin is None:
-        return " | ".join(told[-LAST_LINES:])
-    # Innermost call first; from `bench` on they are the same for every case. A thread's address would make all differ.
-    calls = [line for line in takewhile(lambda line: OURS not in line, told[begin:]) if "0x" not in line]
-    return " | ".join(calls[:LAST_LINES])
-
-
 def _request(case: Case) -> str:
     return json.dumps({"op": case.op.name, "provider": case.provider, "workload": asdict(case.workload)})
 
 
-def serve(pipe: Connection) -> None:
-    """The worker: runs the cases it is asked for until the parent closes the pipe."""
+def serve(pipe: Connection, answer: Callable[[Case, Session], str]) -> None:
+    """The worker: answers for the cases it is asked for until the parent closes the pipe."""
     shared = json.loads(pipe.recv_bytes())
     own = (*ROOF_OPS, *load_ops([Path(path) for path in shared["op_files"]]))
     device = shared["device"]
@@ -246,7 +272,7 @@ def serve(pipe: Connection) -> None:
             return
         case = Case(op_named(asked["op"], own), asked["provider"], _workload(asked["workload"]))
         # A lone surrogate (an undecodable file name in a message) becomes the JSON escape it is, as in the file.
-        pipe.send_bytes(run_case(case, session).to_json().encode(errors="backslashreplace"))
+        pipe.send_bytes(answer(case, session).encode(errors="backslashreplace"))
 
 
 def _workload(fields: dict[str, Any]) -> Workload:
@@ -263,7 +289,12 @@ def die_with(parent: int) -> None:
         sys.exit("the parent is gone")
 
 
-if __name__ == "__main__":
+def begin(answer: Callable[[Case, Session], str]) -> None:
+    """What a worker's module does when started by `Worker`: serves, until its parent is done or dead."""
     faulthandler.register(WHERE)
     die_with(int(sys.argv[2]))
-    serve(Connection(int(sys.argv[1])))
+    serve(Connection(int(sys.argv[1])), answer)
+
+
+if __name__ == "__main__":
+    begin(lambda case, session: run_case(case, session).to_json())

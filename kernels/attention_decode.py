@@ -96,7 +96,8 @@ def attention_decode_eager(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(out [B, Sq, Hq, Dv], lse [B, Hq, Sq]) by plain torch in the inputs' precision."""
     seen = visible_of(q, k, kv_lens)
-    used = int(kv_lens.max()) if kv_lens.numel() else 0
+    # Lengths of the meta device have no values: shapes alone are asked for.
+    used = k.shape[1] if kv_lens.is_meta else int(kv_lens.max()) if kv_lens.numel() else 0
     return masked_attention(q, k[:, :used], v[:, :used], seen[..., :used])
 
 

@@ -164,7 +164,8 @@ class Op:
         unsupported: (workload, provider) -> reason, or None.
         cuda_only: provider -> why it has nothing to measure on a CPU.
         configs: (workload, arch) -> launch configurations, the default first.
-        sample: inputs -> (fewer inputs, how to cut outputs alike), for checking large cases.
+        sample: inputs -> (fewer inputs, how to cut outputs alike), for checking large cases; the reference must then
+            run on the meta device too, since the outputs' whole shapes are compared with its.
         facts: (provider, inputs) -> what the provider really ran (an SDPA backend, a library).
         validate: raises ValueError when device data (a block table, lengths) is out of range.
     """

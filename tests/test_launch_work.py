@@ -1,4 +1,4 @@
-"""What launches declare to a profiler: the work of their case, through Triton's own launch and a driver that runs none."""
+"""What launches declare to a profiler: the work of their case, by Triton's own launch on a driver that runs none."""
 
 from __future__ import annotations
 
