@@ -24,7 +24,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Thread
-from typing import IO, Any, Protocol, TypeVar
+from typing import IO, Protocol, TypeVar
 
 import torch
 
@@ -34,11 +34,11 @@ from bench.last_words import last_words
 from bench.method import Method
 from bench.op_file import load_ops
 from bench.record import Environment, Record, Status, record_of_line
+from bench.request import request_of, requested
 from bench.run import Session, record_of, run_case
 from bench.stopping import StopRule
 from bench.telemetry import Telemetry
-from kernels.registry import ROOF_OPS, op_named
-from kernels.spec import Workload
+from kernels.registry import ROOF_OPS
 
 Runner = Callable[[Case], Record]
 """Runs a case and tells how it ended; never raises for what the case itself does."""
@@ -135,7 +135,7 @@ def in_worker(
             if not worker:
                 worker.append(Worker(session, op_files, tell, module))
                 worker[0].greet()
-            ended = read(worker[0].ask(_request(case), timeout_s))
+            ended = read(worker[0].ask(request_of(case), timeout_s))
         except WorkerGoneError as error:
             ended = gone(case, error.status, str(error))
         if ended.status in (Status.TIMEOUT, Status.CRASHED) or is_sticky(ended):
@@ -246,10 +246,6 @@ class Worker:
                 tell(text)
 
 
-def _request(case: Case) -> str:
-    return json.dumps({"op": case.op.name, "provider": case.provider, "workload": asdict(case.workload)})
-
-
 def serve(pipe: Connection, answer: Callable[[Case, Session], str]) -> None:
     """The worker: answers for the cases it is asked for until the parent closes the pipe."""
     shared = json.loads(pipe.recv_bytes())
@@ -267,18 +263,11 @@ def serve(pipe: Connection, answer: Callable[[Case, Session], str]) -> None:
     pipe.send_bytes(b"ready")
     while True:
         try:
-            asked = json.loads(pipe.recv_bytes())
+            case = requested(pipe.recv_bytes().decode(), own)
         except EOFError:
             return
-        case = Case(op_named(asked["op"], own), asked["provider"], _workload(asked["workload"]))
         # A lone surrogate (an undecodable file name in a message) becomes the JSON escape it is, as in the file.
         pipe.send_bytes(answer(case, session).encode(errors="backslashreplace"))
-
-
-def _workload(fields: dict[str, Any]) -> Workload:
-    for name in ("source", "kv_lens"):
-        fields[name] = tuple(fields[name])
-    return Workload(**fields)
 
 
 def die_with(parent: int) -> None:

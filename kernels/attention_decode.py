@@ -156,10 +156,20 @@ def configs(workload: Workload, arch: int) -> tuple[Any, ...]:
     """The Triton kernels' configurations for this head width and number of packed rows."""
     from kernels import attention_decode_triton as kernel
 
+    return kernel.configs_for(torch_dtype(workload.dtype), *_width_and_rows(workload), arch)
+
+
+def bucket(workload: Workload, arch: int) -> tuple[Any, ...]:
+    """The key of the Triton kernels' tuned table for this workload."""
+    from kernels import attention_decode_triton as kernel
+
+    return kernel.bucket_of(torch_dtype(workload.dtype), *_width_and_rows(workload))
+
+
+def _width_and_rows(workload: Workload) -> tuple[int, int]:
     a = workload.axes
     width = padded_width(max(a["head_dim"], a.get("v_head_dim", 0)))
-    rows = a["q_len"] * a["q_heads"] // a["kv_heads"]
-    return kernel.configs_for(torch_dtype(workload.dtype), width, rows)
+    return width, a["q_len"] * a["q_heads"] // a["kv_heads"]
 
 
 def work(workload: Workload) -> Work:
@@ -256,6 +266,7 @@ OP = Op(
     roles={"q": "resident", "k": "streamed", "v": "streamed", "kv_lens": "resident"},
     unsupported=unsupported,
     configs=configs,
+    bucket=bucket,
     cuda_only=TRITON_ON_CPU | CUDA_ONLY | {"flash_attn": "flash-attn runs on CUDA only"},
     sample=sample,
     facts=facts,

@@ -22,6 +22,7 @@ from kernels.attention import check_shapes, padded_width
 from kernels.launch import OPTIONS, sm_count
 from kernels.launch_work import attention_decode_launch, merge_launch
 from kernels.softmax import LN_2, LOG2_E, finished, walk_keys
+from kernels.tuned import Bucket, Table, dtype_name, tuned_first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,16 +63,22 @@ MANY_ROWS = {
 """For 64 packed rows and more, whose accumulators 4 warps do not hold."""
 EXACT = {width: (Config(block_n=16, num_warps=8, num_stages=2, ctas_per_sm=2),) for width in (64, 128, 256)}
 """float32: products on the CUDA cores, from registers."""
+TUNED: Table[Config] = {}
+"""What `bench tune` found: (device, Triton's version) -> bucket, as `bucket_of` gives it -> configuration."""
 MAX_QUERIES, MAX_SPLITS = 8, 64
 MERGE_KEYS = 128
 """What a second kernel and its partials cost, in keys of one split's walk; only ranks numbers of splits."""
 
 
-def configs_for(dtype: torch.dtype, width: int, rows: int) -> tuple[Config, ...]:
+def bucket_of(dtype: torch.dtype, width: int, rows: int) -> Bucket:
+    """What the choice of a configuration depends on: dtype, padded head width, and few or many packed rows."""
+    return (dtype_name(dtype), width, "many rows" if rows >= MANY else "few rows")
+
+
+def configs_for(dtype: torch.dtype, width: int, rows: int, arch: int | None = None) -> tuple[Config, ...]:
     """The configurations for a padded head width and a number of packed rows, the default first."""
-    if dtype == torch.float32:
-        return EXACT[width]
-    return MANY_ROWS[width] if rows >= MANY else HALF[width]
+    usual = EXACT[width] if dtype == torch.float32 else MANY_ROWS[width] if rows >= MANY else HALF[width]
+    return tuned_first(TUNED, bucket_of(dtype, width, rows), usual, arch)
 
 
 def splits_for(sequences: int, kv_heads: int, longest: int, config: Config, sms: int) -> int:

@@ -96,6 +96,15 @@ def configs(workload: Workload, arch: int) -> tuple[Any, ...]:
     return (first, *(c for c in kernel.configs_for(arch, a.dtype, tf32, refused) if c != first))
 
 
+def bucket(workload: Workload, arch: int) -> tuple[Any, ...]:
+    """The key of the Triton kernel's tuned table for this workload."""
+    from kernels import matmul_triton as kernel
+
+    inputs = make_inputs(workload, "meta", 0)
+    a, b, tf32 = inputs["a"], inputs["b"], inputs["allow_tf32"]
+    return kernel.bucket_of(a.shape[0], b.shape[1], a.dtype, tf32, kernel.path_for(a, b, arch, tf32))
+
+
 def work(workload: Workload) -> Work:
     """2 M N K FLOPs; A, B and C once."""
     return matmul_work(*(workload.axes[axis] for axis in "MNK"), dtype=workload.dtype)
@@ -121,6 +130,7 @@ OP = Op(
     providers={"triton": matmul_triton, "torch": matmul_torch},
     cuda_only=TRITON_ON_CPU,
     configs=configs,
+    bucket=bucket,
     work=work,
     describe_axes=describe_axes,
     check_workloads=(
