@@ -107,21 +107,26 @@ def bucket_of(M: int, N: int, dtype: torch.dtype, allow_tf32: bool, refused: str
 
 
 def config_for(arch: int, M: int, N: int, dtype: torch.dtype, allow_tf32: bool, refused: str, sms: int) -> Config:
-    """The tuned configuration, or the one that finishes first: whole waves of tiles, as long as area over speed.
+    """The tuned configuration for a problem, or else the best by the rule of `ranked` that specialises no warps."""
+    chosen = tuned(TUNED, bucket_of(M, N, dtype, allow_tf32, refused), arch)
+    usual = (c for c in ranked(arch, M, N, dtype, allow_tf32, refused, sms) if not c.warp_specialize)
+    return chosen or next(usual)
+
+
+def ranked(
+    arch: int, M: int, N: int, dtype: torch.dtype, allow_tf32: bool, refused: str, sms: int
+) -> tuple[Config, ...]:
+    """The configurations by when they finish: whole waves of tiles, each as long as its area over its speed.
 
     Ties go to the earlier entry, so the first of a list is the default for large problems.
     """
-    chosen = tuned(TUNED, bucket_of(M, N, dtype, allow_tf32, refused), arch)
-    if chosen:
-        return chosen
 
     def cost(config: Config) -> float:
         tiles = triton.cdiv(M, config.block_m) * triton.cdiv(N, config.block_n)
         area = config.block_m * config.block_n
         return float(triton.cdiv(tiles, sms) * area / TILE_SPEED[config.block_m, config.block_n])
 
-    usual = [c for c in configs_for(arch, dtype, allow_tf32, refused) if not c.warp_specialize]
-    return min(usual, key=cost)
+    return tuple(sorted(configs_for(arch, dtype, allow_tf32, refused), key=cost))
 
 
 @triton.jit

@@ -136,3 +136,14 @@ def test_a_configuration_reaches_another_process(op: Any) -> None:
     for config in (None, *op.configs(workload(op), 90)):
         case = Case(op, "triton", workload(op), config)
         assert requested(request_of(case), ()) == case
+
+
+def test_the_likeliest_of_a_matmul_come_first_so_that_four_are_worth_measuring() -> None:
+    """M=128, N=4096 on 132 SMs is one wave of every tile: area over speed is 8192/0.65 for 64x128, 16384/0.85 for
+    128x128 and 32768 for the larger two."""
+    op = op_named("matmul")
+    configs = op.configs(op.describe_axes({"M": 128, "N": 4096, "K": 4096}, "bfloat16", ()), 90)
+    assert [(c.block_m, c.block_n, c.warp_specialize) for c in configs[:4]] == [
+        (64, 128, False), (128, 128, False), (128, 128, True), (128, 256, False),
+    ]  # fmt: skip
+    assert len(set(configs)) == 7
