@@ -19,6 +19,7 @@ from rich.table import Table
 from bench import selection as options
 from bench.case import Case
 from bench.cmd_run import REPORTS, OutputOption, SeedOption, TimeoutOption, WaitOption, exit_code, finite, new_session
+from bench.compile import LIMITS
 from bench.environment import ROOT
 from bench.lock import device_lock
 from bench.progress import progress
@@ -149,6 +150,9 @@ def _tune_all(chosen: Sequence[Bucket], plan: Plan, path: Path) -> Found:
 def _compiled(chosen: Sequence[Bucket], plan: Plan) -> dict[str, list[Trial]]:
     """How each bucket's configurations compile, by its name."""
     cases = [case for bucket in chosen for case in bucket.cases]
+    arch = arch_of(plan.session.environment)
+    if arch and arch not in LIMITS:
+        plan.tell(f"nothing is known of what a block of sm_{arch} holds: spills are not looked for before measuring")
     jobs = len(os.sched_getaffinity(0))
     trials = iter(
         compiled(

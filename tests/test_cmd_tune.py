@@ -171,6 +171,17 @@ def test_compiling_stops_when_its_time_is_over_and_says_so(fates: Path) -> None:
     assert [t.status for t in compiled(cases, unknown, [fates], print, in_time=lambda: True, **how)] == [Status.OK] * 8
 
 
+def test_an_arch_whose_limits_nobody_knows_is_told_of(
+    fates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unknown = replace(on_h100(), environment=Environment(compute_capability="8.6"))
+    monkeypatch.setattr(cmd_tune, "new_session", lambda device, seconds, seed: unknown)
+    monkeypatch.setattr(cmd_tune, "compiled", lambda cases, *given, **how: [trials.NOT_BEGUN] * len(cases))
+    result = bench("--op-file", str(fates), *QUESTION, "-o", str(tmp_path / "out"))
+    assert result.exit_code == 3 and "what a block of sm_86 holds: spills are not looked for" in result.stderr
+    assert "not tuned, the time was over: fates ('float32', 'small')" in result.stdout
+
+
 def test_an_interrupt_keeps_what_was_chosen(fates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*given: Any) -> Choice:
         raise KeyboardInterrupt

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import triton
-from triton.runtime import driver
+from triton.runtime import JITFunction, KernelInterface, driver
 
 from bench.case import Case
 from bench.compile import compile_driver
@@ -147,3 +147,13 @@ def test_the_likeliest_of_a_matmul_come_first_so_that_four_are_worth_measuring()
         (64, 128, False), (128, 128, False), (128, 128, True), (128, 256, False),
     ]  # fmt: skip
     assert len(set(configs)) == 7
+
+
+def test_no_launch_tunes() -> None:
+    """T16: a tuner inside a capture would kill it, so configurations come from tables and rules alone.
+
+    K47: nor is a first call wrong by what tuning left in an output.
+    """
+    defined = [value for op in WITH_TRITON for value in vars(kernel_of(op)).values()]
+    kernels = [value for value in defined if isinstance(value, KernelInterface)]
+    assert len(kernels) > 10 and {type(kernel) for kernel in kernels} == {JITFunction}
