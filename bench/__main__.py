@@ -7,7 +7,9 @@ import typer
 from bench.cmd_check import check
 from bench.cmd_list import list_cases
 from bench.cmd_merge import merge
+from bench.cmd_profile import profile
 from bench.cmd_run import measure_peaks, run
+from bench.cmd_tune import tune
 
 app = typer.Typer(
     help="Run kernels of LLM inference and measure them.",
@@ -20,6 +22,8 @@ app.command("run")(run)
 app.command("check")(check)
 app.command("peaks")(measure_peaks)
 app.command("merge")(merge)
+app.command("tune")(tune)
+app.command("profile")(profile)
 
 if __name__ == "__main__":
     app(prog_name="python -m bench")

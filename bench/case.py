@@ -12,11 +12,12 @@ from kernels.spec import Op, Workload
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One op by one provider at one workload."""
+    """One op by one provider at one workload; `config` instead of the launch configuration of the op's own choice."""
 
     op: Op
     provider: str
     workload: Workload
+    config: Any = None
 
     @property
     def id(self) -> str:

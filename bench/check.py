@@ -53,9 +53,33 @@ def check_case(op: Op, provider: Callable[..., Any], inputs: Inputs) -> Verdict:
     if changed:
         return Verdict(f"the provider changed its input {', '.join(changed)}")
     fewer, cut = op.sample(inputs)
-    if all(isinstance(output, torch.Tensor) for output in _tuple(got)):
+    if fewer is not inputs and all(isinstance(output, torch.Tensor) for output in _tuple(got)):
+        if problem := _wrong_shape(_tuple(got), op, inputs):
+            return Verdict(problem)
         got = cut(got)
     return judge(_tuple(got), _tuple(op.eager(**fewer)), _tuple(op.reference(**fewer)))
+
+
+def _wrong_shape(got: tuple[torch.Tensor, ...], op: Op, inputs: Inputs) -> str:
+    """What is wrong with the whole outputs' shapes, which a sample of them cannot show; '' when nothing is.
+
+    Raises:
+        ValueError: the op's reference cannot tell shapes alone.
+    """
+    shapes = {name: v.to("meta") if isinstance(v, torch.Tensor) else v for name, v in inputs.items()}
+    try:
+        truth = _tuple(op.reference(**shapes))
+    except Exception as error:
+        raise ValueError(
+            f"op {op.name} checks a sample, so its reference must run on the meta device, where tensors have a shape "
+            f"and no values: {type(error).__name__}: {error}"
+        ) from error
+    wrong = [
+        f"{name}: is {list(value.shape)}, wanted {list(exact.shape)}"
+        for name, value, exact in zip(NAMES, got, truth, strict=False)
+        if value.shape != exact.shape
+    ]
+    return "; ".join(wrong)
 
 
 def fingerprints(op: Op, inputs: Inputs) -> dict[str, int]:

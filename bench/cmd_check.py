@@ -1,12 +1,16 @@
-"""`bench check`: outputs against the float64 reference, and nothing timed; on the GPU, or interpreted on a CPU."""
+"""`bench check`: outputs against the float64 reference, and nothing timed; on the GPU, or interpreted on a CPU.
+
+Each case is checked in a worker process that it may crash; interpreted ones all in the one that has the interpreter on.
+"""
 
 from __future__ import annotations
 
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -14,30 +18,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from bench import interpret, l2
+from bench import interpret
 from bench import selection as options
 from bench.case import Case, select
-from bench.check import check_case
-from bench.cmd_run import exit_code
-from bench.device import choose_device
+from bench.cmd_run import TIMEOUT_S, SeedOption, TimeoutOption, exit_code, finite, new_session
+from bench.isolated_check import Checked, Checker, check_one, isolated_checks
 from bench.op_file import load_ops
 from bench.progress import progress
 from bench.record import Status
-from bench.run import HEADROOM, ending, free_bytes, not_to_run
 from bench.selection import chosen_cases, chosen_ops, exit_codes, stderr
 
 START_UNTIL_S = 150
 """Seconds after which an interpreted check starts no further case: the whole ends within `interpret.LIMIT_S`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """How the check of a case ended; `error` holds the figures of the error rule."""
-
-    case_id: str
-    status: Status
-    detail: str = ""
-    error: dict[str, float] = field(default_factory=dict)
 
 
 def check(
@@ -54,8 +46,9 @@ def check(
         bool,
         typer.Option("--interpret", help="Small cases by Triton's interpreter: needs no GPU, ends within 3 minutes."),
     ] = False,
-    seed: Annotated[int, typer.Option(help="Seed of the inputs.")] = 0,
+    seed: SeedOption = 0,
     op_file: options.OpFileOption = None,
+    timeout: TimeoutOption = TIMEOUT_S,
     as_json: options.JsonOption = False,
 ) -> None:
     """Check outputs against the float64 reference: suite quick, or the cases that the options mean.
@@ -77,7 +70,11 @@ def check(
             match=match,
             op_files=op_file,
         )
-        _check_all(cases, choose_device(device), seed, as_json=as_json)
+        finite("--timeout", timeout)
+        session = new_session(device, 0.0, seed)
+        tell = partial(stderr.print, markup=False)
+        with isolated_checks(session, timeout, tuple(op_file or ()), tell) as checker:
+            _check_all(cases, session.device, checker, as_json=as_json)
 
 
 def _interpret(
@@ -99,7 +96,12 @@ def _interpret(
     cases = select(cases, match=match)
     if interpret.is_on():
         end = time.monotonic() + START_UNTIL_S
-        _check_all(cases, "cpu", seed, as_json=as_json, in_time=lambda: time.monotonic() < end)
+
+        def in_time(case: Case) -> Checked:
+            late = Checked(case.id, Status.SKIPPED, f"not begun within {START_UNTIL_S} s")
+            return check_one(case, "cpu", seed) if time.monotonic() < end else late
+
+        _check_all(cases, "cpu", in_time, as_json=as_json)
     stderr.print(
         f"Triton's interpreter, on the CPU: {len(cases)} small cases in float16 and float32, at most 3 minutes. "
         "It shows that the algorithm is right, not that the compiled kernel is."
@@ -112,16 +114,13 @@ def _interpret(
     raise typer.Exit(4 if code is None else code)
 
 
-def _check_all(
-    cases: Sequence[Case], device: str, seed: int, *, as_json: bool, in_time: Callable[[], bool] = lambda: True
-) -> None:
+def _check_all(cases: Sequence[Case], device: str, checker: Checker, *, as_json: bool) -> None:
     """Checks the cases in order, tells how each ended, and exits with the documented code."""
     results = []
     with progress(len(cases)) as name:
         for case in cases:
             name(case.id)
-            late = Checked(case.id, Status.SKIPPED, f"not begun within {START_UNTIL_S} s")
-            results.append(check_one(case, device, seed) if in_time() else late)
+            results.append(checker(case))
     code = exit_code(results)
     if as_json:
         counts = Counter(str(result.status) for result in results)
@@ -130,24 +129,6 @@ def _check_all(
     else:
         _print(results)
     raise typer.Exit(code)
-
-
-def check_one(case: Case, device: str, seed: int) -> Checked:
-    """Checks one case; never raises for what the case itself does."""
-    try:
-        # What has nothing to measure on a CPU is what the interpreter is there to check.
-        refused = None if interpret.is_on() else not_to_run(case, device)
-        if refused:
-            return Checked(case.id, *refused)
-        needed = l2.plan(case.op.make_inputs(case.workload, "meta", seed), case.op.roles, 0).needed_bytes
-        free = free_bytes(device)
-        if free is not None and needed > HEADROOM * free:
-            return Checked(case.id, Status.SKIPPED, f"needs {needed:,} bytes, {free:,} are free on this device")
-        inputs = case.op.make_inputs(case.workload, device, seed)
-        verdict = check_case(case.op, case.op.providers[case.provider], inputs)
-    except Exception as error:
-        return Checked(case.id, *ending(error))
-    return Checked(case.id, Status.INCORRECT if verdict.problem else Status.OK, verdict.problem, verdict.figures)
 
 
 def _print(results: Sequence[Checked]) -> None:

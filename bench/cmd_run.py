@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -29,7 +29,7 @@ from bench.run import Session
 from bench.selection import chosen_cases, exit_codes, stderr
 from bench.stopping import StopRule, median_interval
 from bench.sweep import sweep
-from bench.worker import isolated
+from bench.worker import Ended, isolated
 
 TIMEOUT_S = 300.0
 REPORTS = Path("reports")
@@ -126,8 +126,7 @@ def new_session(
     device: str | None, case_seconds: float, seed: int, method: Method = DEFAULT, *, nvtx: bool = False
 ) -> Session:
     """A session on the chosen device. Raises DeviceError or ValueError for what cannot be used, or not there."""
-    if not math.isfinite(case_seconds):
-        raise ValueError(f"--case-seconds {case_seconds}: wanted a number of seconds")
+    finite("--case-seconds", case_seconds)
     chosen = choose_device(device)
     if chosen == "cpu" and method.timer != "auto":
         raise ValueError(f"--timer {method.timer} needs a GPU: a CPU has one clock, which is --timer auto")
@@ -141,6 +140,12 @@ def new_session(
         seed=seed,
         nvtx=nvtx,
     )
+
+
+def finite(option: str, seconds: float) -> None:
+    """Raises ValueError for infinity, which the command line's own check of a range lets through."""
+    if not math.isfinite(seconds):
+        raise ValueError(f"{option} {seconds}: wanted a number of seconds")
 
 
 def _one_shard(cases: Sequence[Case], shard: str) -> list[Case]:
@@ -170,8 +175,7 @@ def _sweep_and_tell(
     path = directory / "records.jsonl"
     tell = partial(stderr.print, markup=False)
     with exit_codes():
-        if not math.isfinite(how.timeout_s):
-            raise ValueError(f"--timeout {how.timeout_s}: wanted a number of seconds")
+        finite("--timeout", how.timeout_s)
         if how.resume and output is None:
             raise ValueError("--resume goes on in a directory: name it with -o DIR")
     with (
@@ -186,14 +190,6 @@ def _sweep_and_tell(
     else:
         _print(records, directory, path)
     raise typer.Exit(code)
-
-
-class Ended(Protocol):
-    """Anything that tells how a case ended."""
-
-    @property
-    def status(self) -> Status:
-        """How."""
 
 
 def exit_code(records: Sequence[Ended], *, roofs: int = 0) -> int:

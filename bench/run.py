@@ -143,8 +143,10 @@ def _measure(case: Case, session: Session, rotation: l2.Rotation) -> Record:
 
 
 def configured(case: Case, device: str) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """The provider with its default launch configuration for this device, and that configuration as recorded."""
+    """The provider with its launch configuration, the case's or the default for this device, and that as recorded."""
     provider = case.op.providers[case.provider]
+    if case.config is not None:
+        return partial(provider, config=case.config), asdict(case.config)
     if case.provider != TUNED or device == "cpu":
         return provider, {}
     major, minor = torch.cuda.get_device_capability()

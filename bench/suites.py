@@ -29,6 +29,9 @@ ByOp = dict[str, list[Workload]]
 KV_LIMIT_BYTES = 64 * 10**9
 """Most bytes of keys and values a case may hold: what a GPU of 80 GB has room for beside the rest."""
 
+MAY_BE_ZERO = ("kv_len", "kv_heads", "causal", "window")
+"""Axes whose 0 says something: no keys, as many as the queries' side has, or a mask that is off."""
+
 LLAMA_HEADS = {"q_heads": 32, "kv_heads": 8, "head_dim": 128}
 TP_SIZES = (1, 2, 4, 8)
 
@@ -100,11 +103,14 @@ def question_workloads(
     """Every combination of the sizes set for each axis, the op's default where an axis is not set.
 
     Raises:
-        ValueError: an axis or a dtype that the op does not have, or an axis without default that is not set.
+        ValueError: an axis or a dtype that the op does not have, an axis without default that is not set, or a size
+            of 0 that leaves no work.
     """
     for axis in sets:
         if axis not in op.axes:
             raise ValueError(f"{op.name} has no axis {axis!r}; its axes: {', '.join(op.axes)}")
+        if 0 in sets[axis] and axis not in MAY_BE_ZERO:
+            raise ValueError(f"{op.name}: {axis}=0 leaves no work to measure; wanted {axis} of at least 1")
     sizes: list[Sequence[int]] = []
     for axis, default in op.axes.items():
         if axis not in sets and default is None:

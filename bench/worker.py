@@ -11,45 +11,60 @@ from __future__ import annotations
 import ctypes
 import faulthandler
 import json
+import math
 import os
 import signal
-import subprocess
 import sys
-import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, replace
-from itertools import takewhile
-from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from threading import Thread
-from typing import IO, Any
+from typing import Protocol, TypeVar
 
 import torch
 
 from bench.case import Case
-from bench.environment import ROOT
 from bench.method import Method
 from bench.op_file import load_ops
 from bench.record import Environment, Record, Status, record_of_line
+from bench.request import request_of, requested
 from bench.run import Session, record_of, run_case
 from bench.stopping import StopRule
 from bench.telemetry import Telemetry
 from bench.timing import phase
-from kernels.registry import ROOF_OPS, op_named
-from kernels.spec import Workload
+from bench.worker_process import WHERE, WorkerGoneError, WorkerProcess
+from kernels.registry import ROOF_OPS
 
 Runner = Callable[[Case], Record]
 """Runs a case and tells how it ended; never raises for what the case itself does."""
 
+
+class Ended(Protocol):
+    """What tells how a case ended: a record, or the verdict of a check."""
+
+    @property
+    def status(self) -> Status:
+        """How."""
+
+    @property
+    def detail(self) -> str:
+        """Why; '' when it went well."""
+
+
+EndedT = TypeVar("EndedT", bound=Ended)
+ReturnedT = TypeVar("ReturnedT", bound=Ended, covariant=True)
+
+
+class IsolatedRunner(Protocol[ReturnedT]):
+    """Deals with a case in a worker, which can go over to another method of timing between cases."""
+
+    def __call__(self, case: Case, method: Method | None = None, limit_s: float = math.inf) -> ReturnedT:
+        """By a method (the session's when None), within a limit beside the one for all cases."""
+
+
 START_LIMIT_S = 120.0
 """For importing torch and the kernels, and for the first touch of the GPU."""
-LOOK_S = 0.2
-"""How often the parent looks whether a silent worker is still alive: a child of its may hold the pipe open."""
-DEATH_S = 10.0
-LAST_LINES, LINE_BYTES = 8, 4096
 STICKY = (
     "CUDA error",
     "Triton Error [CUDA]",
@@ -62,51 +77,67 @@ STICKY = (
     "unspecified launch failure",
 )
 """What a failure's detail holds when the CUDA context may be lost for good: every later launch in it fails too."""
-KILLED = " (the system does that when memory runs out)"
-DUMPS = ("Fatal Python error", "Current thread")
-"""How faulthandler begins to tell where a process crashed, or was when it was asked."""
-WHERE = signal.SIGUSR1
-"""Asks a worker where it is."""
-TO_TELL_S = 0.3
-OURS = f'File "{ROOT / "bench"}'
 PR_SET_PDEATHSIG = 1
-
-
-class WorkerGoneError(RuntimeError):
-    """The worker is dead; `status` and the message say how its case ended."""
-
-    def __init__(self, status: Status, detail: str) -> None:
-        super().__init__(detail)
-        self.status = status
 
 
 @contextmanager
 def isolated(
     session: Session, timeout_s: float, op_files: Sequence[Path], tell: Callable[[str], None]
-) -> Iterator[Runner]:
-    """A runner of cases in a worker process, which is started with the first case and ended on leaving.
+) -> Iterator[IsolatedRunner[Record]]:
+    """A runner of cases in a worker process; arguments as of `in_worker`."""
+    started_s: dict[str, float] = {}
+
+    def read(reply: str) -> Record:
+        return record_of_line(reply, session.environment)
+
+    def run(case: Case, method: Method | None = None, limit_s: float = math.inf) -> Record:
+        record = answered(case, method, limit_s)
+        return replace(record, phases_s=started_s | dict(record.phases_s))
+
+    with in_worker("bench.worker", read, record_of, session, timeout_s, op_files, tell, started_s) as answered:
+        yield run
+
+
+@contextmanager
+def in_worker(
+    module: str,
+    read: Callable[[str], EndedT],
+    gone: Callable[[Case, Session, Status, str], EndedT],
+    session: Session,
+    timeout_s: float,
+    op_files: Sequence[Path],
+    tell: Callable[[str], None],
+    started_s: dict[str, float] | None = None,
+) -> Iterator[IsolatedRunner[EndedT]]:
+    """Has a worker process deal with cases, which is started with the first of them and ended on leaving.
 
     Args:
+        module: what `python -m` starts: it ends in `begin`, which says what becomes of a case.
+        read: makes the result of the worker's reply.
+        gone: makes it where the worker died or was killed.
         session: what the cases share; the worker makes its own telemetry.
         timeout_s: longest that a case may take.
         op_files: where ops that are not the suite's come from.
         tell: gets each line that the worker prints.
+        started_s: gets "worker_start", the seconds a start took, for the case that was first in a worker; else empty.
     """
-    worker: list[Worker] = []
+    started_s = {} if started_s is None else started_s
+    worker: list[WorkerProcess] = []
 
-    def run(case: Case) -> Record:
-        started_s: dict[str, float] = {}
+    def run(case: Case, method: Method | None = None, limit_s: float = math.inf) -> EndedT:
+        asked = session if method is None else replace(session, method=method)
+        started_s.clear()
         try:
             if not worker:
                 with phase(started_s, "worker_start"):
-                    worker.append(Worker(session, op_files, tell))
-                    worker[0].greet()
-            record = record_of_line(worker[0].ask(_request(case), timeout_s), session.environment)
-        except WorkerGoneError as gone:
-            record = record_of(case, session, gone.status, str(gone))
-        if record.status in (Status.TIMEOUT, Status.CRASHED) or is_sticky(record):
+                    worker.append(WorkerProcess(module, tell))
+                    worker[0].ask(_shared(session, op_files), min(START_LIMIT_S, limit_s))
+            ended = read(worker[0].ask(request_of(case, asked.method), min(timeout_s, limit_s)))
+        except WorkerGoneError as error:
+            ended = gone(case, asked, error.status, str(error))
+        if ended.status in (Status.TIMEOUT, Status.CRASHED) or is_sticky(ended):
             worker.pop().end()
-        return replace(record, phases_s=started_s | dict(record.phases_s))
+        return ended
 
     try:
         yield run
@@ -115,121 +146,27 @@ def isolated(
             one.end()
 
 
-def is_sticky(record: Record) -> bool:
+def is_sticky(ended: Ended) -> bool:
     """Whether the case failed by an error that may have cost the process its CUDA context."""
-    return record.status is Status.FAILED and any(text in record.detail for text in STICKY)
+    return ended.status is Status.FAILED and any(text in ended.detail for text in STICKY)
 
 
-class Worker:
-    """The parent's side of one process, which leads a process group and dies with its parent."""
-
-    def __init__(self, session: Session, op_files: Sequence[Path], tell: Callable[[str], None]) -> None:
-        self._session, self._op_files = session, op_files
-        self._lines: deque[str] = deque(maxlen=64)
-        self._pipe, theirs = Pipe()
-        command = [sys.executable, "-u", "-X", "faulthandler", "-m", "bench.worker"]
-        self._process = subprocess.Popen(
-            [*command, str(theirs.fileno()), str(os.getpid())],
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            pass_fds=[theirs.fileno()],
-            start_new_session=True,
-        )
-        theirs.close()
-        self._reader = Thread(target=self._relay, args=(self._process.stdout, tell), daemon=True)
-        self._reader.start()
-
-    def greet(self) -> None:
-        """Hands over what its cases share. Raises WorkerGoneError when it does not start."""
-        shared = {
-            "run": self._session.run,
-            "device": self._session.device,
-            "environment": asdict(self._session.environment),
-            "rule": asdict(self._session.rule),
-            "method": asdict(self._session.method),
-            "seed": self._session.seed,
-            "nvtx": self._session.nvtx,
-            "op_files": [str(path.resolve()) for path in self._op_files],
-        }
-        self.ask(json.dumps(shared), START_LIMIT_S)
-
-    def ask(self, request: str, limit_s: float) -> str:
-        """The reply to a request. Raises WorkerGoneError: it died, or the limit passed and it was killed."""
-        self._lines.clear()
-        try:
-            self._pipe.send_bytes(request.encode())
-            end = time.monotonic() + limit_s
-            while not self._pipe.poll(max(0.0, min(LOOK_S, end - time.monotonic()))):
-                if self._process.poll() is not None and not self._pipe.poll():
-                    raise EOFError
-                if time.monotonic() >= end:
-                    raise WorkerGoneError(Status.TIMEOUT, f"not done after {limit_s:g} s: {self._stop()}")
-            return self._pipe.recv_bytes().decode()
-        except (EOFError, OSError):
-            raise WorkerGoneError(Status.CRASHED, self._how_it_died()) from None
-
-    def end(self) -> None:
-        """Ends the process and all that it started."""
-        self._kill()
-        self._pipe.close()
-
-    def _kill(self) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        with suppress(subprocess.TimeoutExpired):  # a process that a GPU does not let go of is left behind
-            self._process.wait(DEATH_S)
-        self._reader.join(DEATH_S)
-
-    def _stop(self) -> str:
-        """Kills a process that hangs; says where it did."""
-        self._process.send_signal(WHERE)
-        time.sleep(TO_TELL_S)
-        self._kill()
-        words = last_words(list(self._lines))
-        return "its process was killed" + (f": {words}" if words else "")
-
-    def _how_it_died(self) -> str:
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(DEATH_S)
-        code = self._process.returncode
-        self._kill()
-        if code is None:
-            how = "its process closed the pipe"
-        elif code < 0:
-            name = next((s.name for s in signal.Signals if s == -code), f"signal {-code}")
-            how = f"its process died of {name}" + (KILLED if -code == signal.SIGKILL else "")
-        else:
-            how = f"its process exited with status {code}"
-        words = last_words(list(self._lines))
-        return f"{how}: {words}" if words else how
-
-    def _relay(self, stream: IO[bytes], tell: Callable[[str], None]) -> None:
-        with stream:
-            for line in iter(lambda: stream.readline(LINE_BYTES), b""):
-                text = line.decode(errors="replace").rstrip()
-                self._lines.append(text)
-                tell(text)
+def _shared(session: Session, op_files: Sequence[Path]) -> str:
+    """What the cases of a worker share but for the method, which may change from one to the next."""
+    shared = {
+        "run": session.run,
+        "device": session.device,
+        "environment": asdict(session.environment),
+        "rule": asdict(session.rule),
+        "seed": session.seed,
+        "nvtx": session.nvtx,
+        "op_files": [str(path.resolve()) for path in op_files],
+    }
+    return json.dumps(shared)
 
 
-def last_words(lines: Sequence[str]) -> str:
-    """The last lines of what a process printed, or the case's calls where Python told of a crash or a hang."""
-    told = [line.strip() for line in lines if line.strip()]
-    begin = next((n for n, line in enumerate(told) if line.startswith(DUMPS)), None)
-    if begin is None:
-        return " | ".join(told[-LAST_LINES:])
-    # Innermost call first; from `bench` on they are the same for every case. A thread's address would make all differ.
-    calls = [line for line in takewhile(lambda line: OURS not in line, told[begin:]) if "0x" not in line]
-    return " | ".join(calls[:LAST_LINES])
-
-
-def _request(case: Case) -> str:
-    return json.dumps({"op": case.op.name, "provider": case.provider, "workload": asdict(case.workload)})
-
-
-def serve(pipe: Connection) -> None:
-    """The worker: runs the cases it is asked for until the parent closes the pipe."""
+def serve(pipe: Connection, answer: Callable[[Case, Session], str]) -> None:
+    """The worker: answers for the cases it is asked for until the parent closes the pipe."""
     shared = json.loads(pipe.recv_bytes())
     own = (*ROOF_OPS, *load_ops([Path(path) for path in shared["op_files"]]))
     device = shared["device"]
@@ -238,7 +175,6 @@ def serve(pipe: Connection) -> None:
         device=device,
         environment=Environment(**shared["environment"]),
         rule=StopRule(**shared["rule"]),
-        method=Method(**shared["method"]),
         seed=shared["seed"],
         nvtx=shared["nvtx"],
         telemetry=None if device == "cpu" else Telemetry(torch.cuda.get_device_properties(device)),
@@ -246,18 +182,11 @@ def serve(pipe: Connection) -> None:
     pipe.send_bytes(b"ready")
     while True:
         try:
-            asked = json.loads(pipe.recv_bytes())
+            case, method = requested(pipe.recv_bytes().decode(), own)
         except EOFError:
             return
-        case = Case(op_named(asked["op"], own), asked["provider"], _workload(asked["workload"]))
         # A lone surrogate (an undecodable file name in a message) becomes the JSON escape it is, as in the file.
-        pipe.send_bytes(run_case(case, session).to_json().encode(errors="backslashreplace"))
-
-
-def _workload(fields: dict[str, Any]) -> Workload:
-    for name in ("source", "kv_lens"):
-        fields[name] = tuple(fields[name])
-    return Workload(**fields)
+        pipe.send_bytes(answer(case, replace(session, method=method)).encode(errors="backslashreplace"))
 
 
 def die_with(parent: int) -> None:
@@ -268,7 +197,12 @@ def die_with(parent: int) -> None:
         sys.exit("the parent is gone")
 
 
-if __name__ == "__main__":
+def begin(answer: Callable[[Case, Session], str]) -> None:
+    """What a worker's module does when started by a `WorkerProcess`: serves, until its parent is done or dead."""
     faulthandler.register(WHERE)
     die_with(int(sys.argv[2]))
-    serve(Connection(int(sys.argv[1])))
+    serve(Connection(int(sys.argv[1])), answer)
+
+
+if __name__ == "__main__":
+    begin(lambda case, session: run_case(case, session).to_json())

@@ -96,7 +96,8 @@ def attention_decode_eager(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(out [B, Sq, Hq, Dv], lse [B, Hq, Sq]) by plain torch in the inputs' precision."""
     seen = visible_of(q, k, kv_lens)
-    used = int(kv_lens.max()) if kv_lens.numel() else 0
+    # Lengths of the meta device have no values: shapes alone are asked for.
+    used = k.shape[1] if kv_lens.is_meta else int(kv_lens.max()) if kv_lens.numel() else 0
     return masked_attention(q, k[:, :used], v[:, :used], seen[..., :used])
 
 
@@ -155,10 +156,20 @@ def configs(workload: Workload, arch: int) -> tuple[Any, ...]:
     """The Triton kernels' configurations for this head width and number of packed rows."""
     from kernels import attention_decode_triton as kernel
 
+    return kernel.configs_for(torch_dtype(workload.dtype), *_width_and_rows(workload), arch)
+
+
+def bucket(workload: Workload, arch: int) -> tuple[Any, ...]:
+    """The key of the Triton kernels' tuned table for this workload."""
+    from kernels import attention_decode_triton as kernel
+
+    return kernel.bucket_of(torch_dtype(workload.dtype), *_width_and_rows(workload))
+
+
+def _width_and_rows(workload: Workload) -> tuple[int, int]:
     a = workload.axes
     width = padded_width(max(a["head_dim"], a.get("v_head_dim", 0)))
-    rows = a["q_len"] * a["q_heads"] // a["kv_heads"]
-    return kernel.configs_for(torch_dtype(workload.dtype), width, rows, arch)
+    return width, a["q_len"] * a["q_heads"] // a["kv_heads"]
 
 
 def work(workload: Workload) -> Work:
@@ -256,6 +267,7 @@ OP = Op(
     roles={"q": "resident", "k": "streamed", "v": "streamed", "kv_lens": "resident"},
     unsupported=unsupported,
     configs=configs,
+    bucket=bucket,
     cuda_only=TRITON_ON_CPU | CUDA_ONLY | {"flash_attn": "flash-attn runs on CUDA only"},
     sample=sample,
     facts=facts,

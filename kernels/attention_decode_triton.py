@@ -20,7 +20,9 @@ from triton.language.extra import cuda
 
 from kernels.attention import check_shapes, padded_width
 from kernels.launch import OPTIONS, sm_count, target_arch
+from kernels.launch_work import attention_decode_launch, merge_launch
 from kernels.softmax import LN_2, LOG2_E, finished, walk_keys
+from kernels.tuned import Bucket, Table, dtype_name, tuned_first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,18 +71,28 @@ EXACT = {
     256: (Config(block_n=16, block_m=16, num_stages=2, ctas_per_sm=2),),
 }
 """float32: products on the CUDA cores, from registers, which hold no more rows."""
+TUNED: Table[Config] = {}
+"""What `bench tune` found: (device, Triton's version) -> bucket, as `bucket_of` gives it -> configuration."""
 MAX_QUERIES, MAX_SPLITS = 8, 64
 MERGE_KEYS = 128
 """What a second kernel and its partials cost, in keys of one split's walk; only ranks numbers of splits."""
 
 
+def bucket_of(dtype: torch.dtype, width: int, rows: int) -> Bucket:
+    """What the choice of a configuration depends on: dtype, padded head width, and few or many packed rows."""
+    return (dtype_name(dtype), width, "many rows" if rows >= MANY else "few rows")
+
+
 def configs_for(dtype: torch.dtype, width: int, rows: int, arch: int) -> tuple[Config, ...]:
     """The configurations for a padded head width and a number of packed rows, the default first."""
+    usual: tuple[Config, ...]
     if dtype == torch.float32:
-        return EXACT[width]
-    if rows >= MANY and width == 256 and arch >= 100:
-        return BLACKWELL_WIDE
-    return MANY_ROWS[width] if rows >= MANY else HALF[width]
+        usual = EXACT[width]
+    elif rows >= MANY and width == 256 and arch >= 100:
+        usual = BLACKWELL_WIDE
+    else:
+        usual = MANY_ROWS[width] if rows >= MANY else HALF[width]
+    return tuned_first(TUNED, bucket_of(dtype, width, rows), usual, arch)
 
 
 def splits_for(walks: int, longest: int, config: Config, sms: int) -> int:
@@ -107,7 +119,7 @@ def splits_for(walks: int, longest: int, config: Config, sms: int) -> int:
     return min(range(1, min(tiles, MAX_SPLITS) + 1), key=cost)
 
 
-@triton.jit
+@triton.jit(launch_metadata=attention_decode_launch)
 def _attention_decode_kernel(
     q, k, v, kv_lens, out, lse, partial, partial_lse, q_len, kv_heads, group, splits, row_tiles, scale_log2,
     stride_qb, stride_qs, stride_qh, stride_qd, stride_kb, stride_ks, stride_kh, stride_kd,
@@ -167,7 +179,7 @@ def _attention_decode_kernel(
             tl.store(lse + (batch.to(tl.int64) * (kv_heads * group) + head) * q_len + token, row_lse, mask=inside)
 
 
-@triton.jit
+@triton.jit(launch_metadata=merge_launch)
 def _merge_kernel(
     partial, partial_lse, out, lse, q_len, q_heads, splits,
     DV: tl.constexpr, WIDTH_V: tl.constexpr, MOST_SPLITS: tl.constexpr, LSE: tl.constexpr, PDL: tl.constexpr,

@@ -142,10 +142,24 @@ def configs(workload: Workload, arch: int) -> tuple[Any, ...]:
     """The Triton kernel's configurations for the inputs of this workload."""
     from kernels import attention_prefill_triton as kernel
 
+    return kernel.configs_for(*_kind(workload, arch), arch)
+
+
+def bucket(workload: Workload, arch: int) -> tuple[Any, ...]:
+    """The key of the Triton kernel's tuned table for this workload."""
+    from kernels import attention_prefill_triton as kernel
+
+    return kernel.bucket_of(*_kind(workload, arch))
+
+
+def _kind(workload: Workload, arch: int) -> tuple[torch.dtype, int, str]:
+    """dtype, padded head width, and why the inputs take pointers."""
+    from kernels import attention_prefill_triton as kernel
+
     inputs = make_inputs(workload, "meta", 0)
     q, v = inputs["q"], inputs["v"]
     refused = kernel.path_for((("q", q), ("k", inputs["k"]), ("v", v)), arch)
-    return kernel.configs_for(q.dtype, padded_width(max(q.shape[3], v.shape[3])), refused)
+    return q.dtype, padded_width(max(q.shape[3], v.shape[3])), refused
 
 
 def work(workload: Workload) -> Work:
@@ -235,6 +249,7 @@ OP = Op(
     roles={"q": "resident", "k": "streamed", "v": "streamed"},
     unsupported=unsupported,
     configs=configs,
+    bucket=bucket,
     cuda_only=TRITON_ON_CPU | CUDA_ONLY | {"flash_attn": "flash-attn runs on CUDA only"},
     sample=sample,
     facts=facts,

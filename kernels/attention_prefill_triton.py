@@ -21,7 +21,9 @@ import triton.language as tl
 
 from kernels.attention import check_shapes, padded_width
 from kernels.launch import OPTIONS, descriptor, target_arch, tma_refusal, use_allocator
+from kernels.launch_work import attention_prefill_launch
 from kernels.softmax import LOG2_E, finished, load_rows, walk_keys
+from kernels.tuned import Bucket, Table, dtype_name, tuned_first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +71,8 @@ POINTERS = {
 EXACT = {width: (Config(block_m=32, block_n=16, num_warps=8, descriptors=""),) for width in (64, 128, 256)}
 """float32: products on the CUDA cores, from registers."""
 
-
+TUNED: Table[Config] = {}
+"""What `bench tune` found: (device, Triton's version) -> bucket, as `bucket_of` gives it -> configuration."""
 RANKS = {"": 0, "host": 4, "device": 2}
 """What `kernels.softmax.load_rows` is told: a program can make itself a descriptor of its own head, a host cannot."""
 
@@ -83,14 +86,18 @@ def path_for(tensors: Sequence[tuple[str, torch.Tensor]], arch: int) -> str:
     return next((why for name, tensor in tensors if (why := tma_refusal(tensor, name))), "")
 
 
-def configs_for(dtype: torch.dtype, width: int, refused: str) -> tuple[Config, ...]:
+def bucket_of(dtype: torch.dtype, width: int, refused: str) -> Bucket:
+    """What the choice of a configuration depends on: dtype, padded head width, and path."""
+    return (dtype_name(dtype), width, "pointers" if refused else "descriptors")
+
+
+def configs_for(dtype: torch.dtype, width: int, refused: str, arch: int | None = None) -> tuple[Config, ...]:
     """The configurations for a padded head width, the default first."""
-    if dtype == torch.float32:
-        return EXACT[width]
-    return POINTERS[width] if refused else HOPPER[width]
+    usual = EXACT[width] if dtype == torch.float32 else POINTERS[width] if refused else HOPPER[width]
+    return tuned_first(TUNED, bucket_of(dtype, width, refused), usual, arch)
 
 
-@triton.jit
+@triton.jit(launch_metadata=attention_prefill_launch)
 def _attention_prefill_kernel(
     q, k, v, out, lse, batches, q_len, kv_len, q_heads, group, scale_log2,
     stride_qb, stride_qs, stride_qh, stride_qd, stride_kb, stride_ks, stride_kh, stride_kd,

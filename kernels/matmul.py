@@ -85,15 +85,25 @@ def spread(size: int, count: int, device: torch.device) -> torch.Tensor:
 
 
 def configs(workload: Workload, arch: int) -> tuple[Any, ...]:
-    """The Triton kernel's configurations for the inputs of this workload, that of `config_for` first."""
+    """The Triton kernel's configurations for the inputs of this workload: that of `config_for`, then the likeliest."""
     from kernels import matmul_triton as kernel
     from kernels.launch import sm_count
 
     inputs = make_inputs(workload, "meta", 0)
     a, b, tf32 = inputs["a"], inputs["b"], inputs["allow_tf32"]
     refused = kernel.path_for(a, b, arch, tf32)
-    first = kernel.config_for(arch, a.shape[0], b.shape[1], a.dtype, tf32, refused, sm_count(arch))
-    return (first, *(c for c in kernel.configs_for(arch, a.dtype, tf32, refused) if c != first))
+    problem = (arch, a.shape[0], b.shape[1], a.dtype, tf32, refused, sm_count(arch))
+    first = kernel.config_for(*problem)
+    return (first, *(c for c in kernel.ranked(*problem) if c != first))
+
+
+def bucket(workload: Workload, arch: int) -> tuple[Any, ...]:
+    """The key of the Triton kernel's tuned table for this workload."""
+    from kernels import matmul_triton as kernel
+
+    inputs = make_inputs(workload, "meta", 0)
+    a, b, tf32 = inputs["a"], inputs["b"], inputs["allow_tf32"]
+    return kernel.bucket_of(a.shape[0], b.shape[1], a.dtype, tf32, kernel.path_for(a, b, arch, tf32))
 
 
 def work(workload: Workload) -> Work:
@@ -121,6 +131,7 @@ OP = Op(
     providers={"triton": matmul_triton, "torch": matmul_torch},
     cuda_only=TRITON_ON_CPU,
     configs=configs,
+    bucket=bucket,
     work=work,
     describe_axes=describe_axes,
     check_workloads=(

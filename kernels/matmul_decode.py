@@ -73,7 +73,14 @@ def configs(workload: Workload, arch: int) -> tuple[Any, ...]:
     """The Triton kernels' configurations for this many rows on an arch."""
     from kernels import matmul_decode_triton as kernel
 
-    return kernel.configs_for(workload.axes["M"], torch_dtype(workload.dtype), arch)
+    return kernel.configs_for(workload.axes["M"], torch_dtype(workload.dtype), arch, workload.dtype == "tfloat32")
+
+
+def bucket(workload: Workload, arch: int) -> tuple[Any, ...]:
+    """The key of the Triton kernels' tuned table for this workload."""
+    from kernels import matmul_decode_triton as kernel
+
+    return kernel.bucket_of(workload.axes["M"], torch_dtype(workload.dtype), workload.dtype == "tfloat32")
 
 
 def work(workload: Workload) -> Work:
@@ -107,6 +114,7 @@ OP = Op(
     providers={"triton": matmul_decode_triton, "torch": matmul_decode_torch},
     cuda_only=TRITON_ON_CPU,
     configs=configs,
+    bucket=bucket,
     work=work,
     describe_axes=describe_axes,
     check_workloads=(

@@ -21,6 +21,8 @@ import triton.language as tl
 from triton.language.extra import cuda
 
 from kernels.launch import OPTIONS, sm_count, target_arch
+from kernels.launch_work import matmul_decode_launch, merge_launch
+from kernels.tuned import Bucket, Table, dtype_name, tuned_first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,19 +71,30 @@ BLACKWELL = (
 """sm_100: what keeps its registers there for every number of rows."""
 FLOAT32 = (Config(form="tile", block_n=32, block_k=32, num_warps=8, num_stages=4, ctas_per_sm=2),)
 FLOAT32_ONE_ROW = (Config(form="gemv", block_n=8, block_k=512, num_stages=2, ctas_per_sm=4), *FLOAT32)
-MOST_ROWS, MAX_SPLITS = 64, 16
+TUNED: Table[Config] = {}
+"""What `bench tune` found: (device, Triton's version) -> bucket, as `bucket_of` gives it -> configuration."""
+FEW, MOST_ROWS, MAX_SPLITS = 16, 64, 16
 REDUCE_STEPS = 2
 """What a second kernel and its partials cost, in steps of one split's walk; only ranks numbers of splits."""
 REDUCE_BLOCK = 1024
 
 
-def configs_for(M: int, dtype: torch.dtype, arch: int) -> tuple[Config, ...]:
+def bucket_of(M: int, dtype: torch.dtype, allow_tf32: bool) -> Bucket:
+    """What the choice of a configuration depends on: dtype, and one row, up to 16 or up to 64."""
+    return (dtype_name(dtype, allow_tf32), 1 if M == 1 else FEW if M <= FEW else MOST_ROWS)
+
+
+def configs_for(M: int, dtype: torch.dtype, arch: int, allow_tf32: bool = False) -> tuple[Config, ...]:
     """The configurations for a number of rows, the default first."""
+    return tuned_first(TUNED, bucket_of(M, dtype, allow_tf32), _by_rule(M, dtype, arch), arch)
+
+
+def _by_rule(M: int, dtype: torch.dtype, arch: int) -> tuple[Config, ...]:
     if dtype == torch.float32:
         return FLOAT32_ONE_ROW if M == 1 else FLOAT32
     if arch >= 100:
         return BLACKWELL
-    return ONE_ROW if M == 1 else FEW_ROWS if M <= 16 else MANY_ROWS
+    return ONE_ROW if M == 1 else FEW_ROWS if M <= FEW else MANY_ROWS
 
 
 def splits_for(N: int, K: int, config: Config, sms: int) -> int:
@@ -119,7 +132,7 @@ def _store(
         tl.store(y + m.to(tl.int64) * stride_ym + n.to(tl.int64) * stride_yn, acc.to(y.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@triton.jit(launch_metadata=matmul_decode_launch)
 def _matmul_decode_kernel(
     x, w, y, partial, M, N, K, splits, stride_xm, stride_xk, stride_wn, stride_wk, stride_ym, stride_yn,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SWAP: tl.constexpr, SPLIT: tl.constexpr,
@@ -159,7 +172,7 @@ def _matmul_decode_kernel(
     _store(acc, y, partial, rows, columns, split, M, N, stride_ym, stride_yn, SWAP, SPLIT)
 
 
-@triton.jit
+@triton.jit(launch_metadata=matmul_decode_launch)
 def _gemv_kernel(
     x, w, y, partial, N, K, splits, stride_xk, stride_wn, stride_wk, stride_yn,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT: tl.constexpr, EVEN_K: tl.constexpr, PDL: tl.constexpr,
@@ -193,7 +206,7 @@ def _gemv_kernel(
         tl.store(y + columns.to(tl.int64) * stride_yn, total.to(y.dtype.element_ty), mask=columns < N)
 
 
-@triton.jit
+@triton.jit(launch_metadata=merge_launch)
 def _reduce_kernel(partial, y, size, splits, BLOCK: tl.constexpr, PDL: tl.constexpr):
     places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = places < size
@@ -230,7 +243,7 @@ def matmul_decode(
             f"got {list(x.shape)} {x.dtype} and {list(w.shape)} {w.dtype}"
         )
     (M, K), N = x.shape, w.shape[0]
-    config = config or configs_for(M, x.dtype, target_arch())[0]
+    config = config or configs_for(M, x.dtype, target_arch(), allow_tf32)[0]
     if config.form == "gemv" and M != 1:
         raise ValueError(f"{config} is for one row, got M={M}")
     y = torch.empty((M, N), dtype=x.dtype, device=x.device)

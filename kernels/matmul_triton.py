@@ -20,6 +20,8 @@ import triton
 import triton.language as tl
 
 from kernels.launch import OPTIONS, descriptor, sm_count, target_arch, tma_refusal, use_allocator
+from kernels.launch_work import matmul_launch
+from kernels.tuned import Bucket, Table, dtype_name, size_class, tuned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +67,10 @@ TF32 = (
 )
 TF32_POINTERS = (Config(block_m=64, block_n=128, block_k=32, num_warps=8, num_stages=3, descriptors=""),)
 EXACT = (Config(block_m=64, block_n=64, block_k=32, num_warps=8, num_stages=2, descriptors=""),)
+TUNED: Table[Config] = {}
+"""What `bench tune` found: (device, Triton's version) -> bucket, as `bucket_of` gives it -> configuration."""
+LEAST_CLASS, MOST_CLASS = 64, 8192
+"""Sizes from half of the first up to it, and all over the last, are tuned together."""
 TILE_SPEED = {(128, 256): 1.0, (256, 128): 1.0, (128, 128): 0.85, (64, 128): 0.65, (64, 64): 0.45}
 """Rate of a tile relative to the largest, from the share of a step that feeds the tensor cores; only ranks tiles."""
 
@@ -94,8 +100,23 @@ def configs_for(arch: int, dtype: torch.dtype, allow_tf32: bool, refused: str) -
     return POINTERS if refused else HOPPER
 
 
+def bucket_of(M: int, N: int, dtype: torch.dtype, allow_tf32: bool, refused: str) -> Bucket:
+    """What the choice of a configuration depends on: dtype, path, and the classes of M and N, which make the waves."""
+    classes = (size_class(size, LEAST_CLASS, MOST_CLASS) for size in (M, N))
+    return (dtype_name(dtype, allow_tf32), "pointers" if refused else "descriptors", *classes)
+
+
 def config_for(arch: int, M: int, N: int, dtype: torch.dtype, allow_tf32: bool, refused: str, sms: int) -> Config:
-    """The configuration that finishes first: whole waves of tiles, each as long as its area over its speed.
+    """The tuned configuration for a problem, or else the best by the rule of `ranked` that specialises no warps."""
+    chosen = tuned(TUNED, bucket_of(M, N, dtype, allow_tf32, refused), arch)
+    usual = (c for c in ranked(arch, M, N, dtype, allow_tf32, refused, sms) if not c.warp_specialize)
+    return chosen or next(usual)
+
+
+def ranked(
+    arch: int, M: int, N: int, dtype: torch.dtype, allow_tf32: bool, refused: str, sms: int
+) -> tuple[Config, ...]:
+    """The configurations by when they finish: whole waves of tiles, each as long as its area over its speed.
 
     Ties go to the earlier entry, so the first of a list is the default for large problems.
     """
@@ -105,8 +126,7 @@ def config_for(arch: int, M: int, N: int, dtype: torch.dtype, allow_tf32: bool, 
         area = config.block_m * config.block_n
         return float(triton.cdiv(tiles, sms) * area / TILE_SPEED[config.block_m, config.block_n])
 
-    usual = [c for c in configs_for(arch, dtype, allow_tf32, refused) if not c.warp_specialize]
-    return min(usual, key=cost)
+    return tuple(sorted(configs_for(arch, dtype, allow_tf32, refused), key=cost))
 
 
 @triton.jit
@@ -120,7 +140,7 @@ def tile_of(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
     return first + within % rows, within // rows
 
 
-@triton.jit
+@triton.jit(launch_metadata=matmul_launch)
 def _matmul_kernel(
     a, b, c, M, N, K, stride_am, stride_bn, stride_cm,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
@@ -156,7 +176,7 @@ def _matmul_kernel(
             c_blocks.store([m, n], acc.to(c_blocks.dtype))
 
 
-@triton.jit
+@triton.jit(launch_metadata=matmul_launch)
 def _matmul_pointers_kernel(
     a, b, c, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,

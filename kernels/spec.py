@@ -164,7 +164,10 @@ class Op:
         unsupported: (workload, provider) -> reason, or None.
         cuda_only: provider -> why it has nothing to measure on a CPU.
         configs: (workload, arch) -> launch configurations, the default first.
-        sample: inputs -> (fewer inputs, how to cut outputs alike), for checking large cases.
+        bucket: (workload, arch) -> what that default may depend on beside the arch: `bench tune` chooses one
+            configuration for each, and a kernel's tuned table has it as its key.
+        sample: inputs -> (fewer inputs, how to cut outputs alike), for checking large cases; the reference must then
+            run on the meta device too, since the outputs' whole shapes are compared with its.
         facts: (provider, inputs) -> what the provider really ran (an SDPA backend, a library).
         validate: raises ValueError when device data (a block table, lengths) is out of range.
     """
@@ -185,6 +188,7 @@ class Op:
     unsupported: Callable[[Workload, str], str | None] = lambda workload, provider: None
     cuda_only: Mapping[str, str] = field(default_factory=dict)
     configs: Callable[[Workload, int], tuple[Any, ...]] = no_config
+    bucket: Callable[[Workload, int], tuple[Any, ...]] = lambda workload, arch: (workload.dtype,)
     sample: Callable[[Inputs], tuple[Inputs, Callable[[Outputs], Outputs]]] = everything
     facts: Callable[[str, Inputs], Mapping[str, str]] = nothing_to_tell
     validate: Callable[..., None] = lambda **inputs: None

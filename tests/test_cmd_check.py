@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from op_files import ABORT, HANG, SIMPLE, STICKY, calls, moody_file
 from small_cases import Provider, matmul_case, raising
 from toy_ops import TOY, describe
 from typer.testing import CliRunner, Result
 
-from bench import cmd_check, interpret, selection
+from bench import cmd_check, interpret, isolated_check, selection
 from bench.__main__ import app
-from bench.cmd_check import check_one
+from bench.isolated_check import Checker, check_one
 from bench.record import Status
+from bench.run import Session
 from kernels import matmul
 from kernels.spec import Op, UnsupportedError
 
@@ -25,6 +32,17 @@ QUESTION = ("matmul", "--set", "M=1,16", "--set", "N=64", "--set", "K=64", "--de
 
 def bench(*arguments: str) -> Result:
     return CliRunner().invoke(app, ("check", *arguments))
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checks run in this process: no other one has a test's own providers."""
+
+    @contextmanager
+    def in_process(session: Session, *how: Any) -> Iterator[Checker]:
+        yield partial(check_one, device=session.device, seed=session.seed)
+
+    monkeypatch.setattr(cmd_check, "isolated_checks", in_process)
 
 
 def use(monkeypatch: pytest.MonkeyPatch, op: Op) -> None:
@@ -52,6 +70,7 @@ def test_right_cases_exit_with_0_and_show_their_errors() -> None:
     assert result.stdout.splitlines()[-1] == "2 OK" and "[2/2] matmul/torch/float32/M=16" in result.stderr
 
 
+@pytest.mark.usefixtures("here")
 def test_a_wrong_case_is_told_and_exits_with_4(monkeypatch: pytest.MonkeyPatch) -> None:
     with_providers(monkeypatch, mine=off, torch=matmul.matmul_torch)
     result = bench(*QUESTION)
@@ -60,6 +79,7 @@ def test_a_wrong_case_is_told_and_exits_with_4(monkeypatch: pytest.MonkeyPatch) 
     assert "INCORRECT: out: max error 1 over" in result.stdout
 
 
+@pytest.mark.usefixtures("here")
 def test_json_holds_every_case_and_nothing_else_is_on_stdout(monkeypatch: pytest.MonkeyPatch) -> None:
     with_providers(monkeypatch, mine=off)
     result = bench(*QUESTION, "--json")
@@ -69,6 +89,28 @@ def test_json_holds_every_case_and_nothing_else_is_on_stdout(monkeypatch: pytest
     [first, _] = document["cases"]
     assert first["case_id"] == "matmul/mine/float32/M=1,N=64,K=64" and first["status"] == "INCORRECT"
     assert first["error"]["out_max_error"] > first["error"]["out_max_limit"] and "max error" in first["detail"]
+
+
+def test_a_check_that_crashes_or_hangs_is_a_status_and_the_others_go_on(tmp_path: Path) -> None:
+    """E17: after a hang, an abort and a sticky error the next case is OK, in a process of its own."""
+    file = moody_file(tmp_path)
+    order = (SIMPLE, HANG, 101, ABORT, 102, STICKY, 103)
+    sizes = ",".join(map(str, order))
+    result = bench("--op-file", str(file), "--set", f"N={sizes}", "--dtype", "fp32", "--timeout", "3", "--json")
+    document = json.loads(result.stdout)
+    assert result.exit_code == document["exit"] == 4
+    statuses = [case["status"] for case in document["cases"]]
+    assert statuses == ["OK", "TIMEOUT", "OK", "CRASHED", "OK", "FAILED", "OK"]
+    assert "not done after 3 s" in document["cases"][1]["detail"]
+    assert "died of SIGABRT" in document["cases"][3]["detail"]
+    process = dict(calls(file))
+    assert len(set(process.values())) == 4 and os.getpid() not in process.values()
+    assert "called with 100" in result.stderr and "out_max_error" in document["cases"][0]["error"]
+
+
+def test_a_timeout_that_is_no_number_is_a_usage_error() -> None:
+    result = bench(*QUESTION, "--timeout", "inf")
+    assert result.exit_code == 2 and "--timeout inf: wanted a number of seconds" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -89,7 +131,7 @@ def test_whatever_a_case_does_becomes_a_status(
 
 
 def test_a_case_larger_than_the_free_memory_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cmd_check, "free_bytes", lambda device: 700)
+    monkeypatch.setattr(isolated_check, "free_bytes", lambda device: 700)
     checked = check_one(matmul_case(), "cpu", 0)
     assert checked.status is Status.SKIPPED and checked.detail == "needs 768 bytes, 700 are free on this device"
 

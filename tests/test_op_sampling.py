@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -112,6 +113,60 @@ def test_sampled_check_passes_what_is_right_and_catches_one_wrong_value(op: Op, 
     assert "max error" in check_case(op, wrong_at(op, -1), inputs).problem
     first_of_last_sequence = -math.prod(tuple_of(op.eager(**inputs))[0].shape[1:]) if "q" in inputs else 0
     assert "max error" in check_case(op, wrong_at(op, first_of_last_sequence), inputs).problem
+
+
+def longer(op: Op, dim: int, by: int = 1) -> Callable[..., torch.Tensor]:
+    """The eager output and more of it along a dimension: a sample of places inside never meets what is too much."""
+
+    def provider(**inputs: Any) -> torch.Tensor:
+        out = tuple_of(op.eager(**inputs))[0]
+        return torch.cat([out, out.narrow(dim, 0, by)], dim)
+
+    return provider
+
+
+@pytest.mark.usefixtures("always_sampled")
+@pytest.mark.parametrize(("op", "workload"), large_problems())
+def test_an_output_with_too_much_of_a_dimension_is_caught_though_the_sample_is_right(
+    op: Op, workload: Workload
+) -> None:
+    inputs = op.make_inputs(workload, "cpu", 0)
+    shape = list(tuple_of(op.eager(**inputs))[0].shape)
+    for dim in range(len(shape)):
+        more = [size + (place == dim) for place, size in enumerate(shape)]
+        assert check_case(op, longer(op, dim), inputs).problem == f"out: is {more}, wanted {shape}"
+
+
+@pytest.mark.usefixtures("always_sampled")
+def test_a_second_output_of_another_shape_is_named() -> None:
+    op, axes, kv_lens = LARGER_THAN_THE_SAMPLE[-1]
+    inputs = op.make_inputs(Workload(axes=axes, dtype="float32", phase="decode", kv_lens=kv_lens), "cpu", 0)
+
+    def provider(**given: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        out, lse = op.eager(**given)
+        return out, torch.cat([lse, lse[..., :1]], -1)
+
+    assert check_case(op, provider, inputs).problem == "lse: is [7, 12, 3], wanted [7, 12, 2]"
+
+
+@pytest.mark.usefixtures("always_sampled")
+def test_a_sampled_op_whose_reference_needs_values_is_told_what_it_must_do() -> None:
+    def needs_values(a: torch.Tensor, b: torch.Tensor, **how: object) -> torch.Tensor:
+        return a.double() @ b.double() * float(a[0, 0] != math.pi)
+
+    op = replace(matmul.OP, reference=needs_values)
+    inputs = op.make_inputs(matmul.describe_axes({"M": 300, "N": 400, "K": 37}, "float32", ()), "cpu", 0)
+    with pytest.raises(ValueError, match="op matmul checks a sample, so its reference must run on the meta device"):
+        check_case(op, matmul.matmul_torch, inputs)
+
+
+def test_tf32_of_a_large_problem_has_a_shape_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The yardstick refuses TF32 away from CUDA, and the meta device is away: the truth knows no TF32."""
+    monkeypatch.setattr(matmul, "CHECK_IN_FULL", 0)
+    monkeypatch.setattr(matmul, "set_tf32", lambda device, allow: None)
+    inputs = matmul.make_inputs(matmul.describe_axes({"M": 300, "N": 400, "K": 37}, "tfloat32", ()), "cpu", 0)
+    assert check_case(matmul.OP, matmul.matmul_torch, inputs).problem == ""
+    assert check_case(matmul.OP, longer(matmul.OP, 0), inputs).problem == "out: is [301, 400], wanted [300, 400]"
 
 
 def test_copy_is_checked_at_a_few_thousand_places_and_an_unwritten_output_fails() -> None:

@@ -67,6 +67,11 @@ def axes_of(cases: list[dict[str, Any]]) -> list[tuple[int, ...]]:
         (["matmul", "--set", "M=1.5"], ["--set 'M=1.5'", "AXIS=SIZE"]),
         (["matmul", "--set", "M=1,,2"], ["--set 'M=1,,2'", "AXIS=SIZE"]),
         (["matmul", "--set", "M=-1", "--set", "N=8", "--set", "K=8"], ["axis M must be a whole number >= 0", "-1"]),
+        (["matmul", "--set", "M=0", "--set", "N=8", "--set", "K=8"], ["M=0 leaves no work", "M of at least 1"]),
+        (["matmul", "--set", "M=1", "--set", "N=8", "--set", "K=8,0"], ["K=0 leaves no work"]),
+        (["attention_decode", "--set", "kv_len=8", "--set", "batch=0"], ["batch=0 leaves no work"]),
+        (["attention_prefill", "--set", "q_len=0"], ["q_len=0 leaves no work"]),
+        (["attention_decode", "--set", "kv_len=8", "--set", "head_dim=0"], ["head_dim=0 leaves no work"]),
         (["matmul", "--set", "M=1", "--set", "M=2"], ["--set M is given twice"]),
         (["matmul", "matmul_decode", "--set", "M=1"], ["--set asks about one op"]),
         (["--set", "M=1"], ["--set asks about one op"]),
@@ -234,3 +239,12 @@ def test_resume_needs_a_directory() -> None:
     result = bench("run", "--suite", "smoke", "--device", "cpu", "--resume")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "--resume" in result.stderr and "-o DIR" in result.stderr
+
+
+def test_zeros_that_mean_something_are_legal() -> None:
+    """A cache without keys; no causal mask; 0 KV heads are as many as query heads, and 0 keys as many as queries."""
+    [decode] = [c for c in listed("attention_decode", "--set", "kv_len=0") if c["provider"] == "torch"]
+    assert decode["axes"]["kv_len"] == 0
+    sets = ("--set", "q_len=64", "--set", "kv_len=0", "--set", "causal=0", "--set", "kv_heads=0", "--set", "q_heads=4")
+    [prefill] = [c for c in listed("attention_prefill", *sets) if c["provider"] == "torch"]
+    assert (prefill["axes"]["kv_len"], prefill["axes"]["causal"], prefill["axes"]["kv_heads"]) == (64, 0, 4)

@@ -12,12 +12,13 @@ from op_files import ABORT, EXIT, HANG, KILL, PLAIN, SEGFAULT, SIMPLE, STICKY, c
 from small_cases import session
 
 from bench.case import Case
+from bench.last_words import last_words
 from bench.method import Method
 from bench.op_file import load_ops
 from bench.record import Record, Status
 from bench.run import run_case, source_sha256
 from bench.worker import STICKY as STICKY_TEXTS
-from bench.worker import is_sticky, isolated, last_words
+from bench.worker import is_sticky, isolated
 from kernels import attention_decode, matmul, roofs
 
 SHORT_S = 3.0

@@ -1,0 +1,108 @@
+"""What a launch of each Triton kernel declares to a profiler: its useful FLOPs and the bytes it must move.
+
+`@triton.jit(launch_metadata=...)` takes these functions. Triton calls them only when a hook asks, as Proton's does,
+which then shows rates. The counts are those of `kernels.work`, from shapes alone: nothing is read from the device.
+Where two kernels share a case, each counts what it reads and writes itself: the first the partial results in place of
+the output, the second no FLOPs. So the FLOPs of a case add up to its work, and its bytes to that and the partials' way
+out and back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from kernels.work import Work, attention_work, matmul_work, storage_bytes, unmasked_pairs
+
+Arguments = Mapping[str, Any]
+"""A kernel's arguments by name, descriptors and compile-time ones included."""
+Declared = dict[str, Any]
+"""`name` and Proton's metrics: `flops8` to `flops64` by the operands' width in bits, and `bytes`."""
+PARTIAL = "float32"
+
+
+def matmul_launch(grid: Any, kernel: Any, args: Arguments) -> Declared:
+    """Of a kernel of op matmul: operands a, b, c; M, N, K."""
+    M, N, K = (args[axis] for axis in "MNK")
+    work = matmul_work(M, N, K, dtype=_dtype(args["a"]))
+    return _declared(kernel, f"M={M},N={N},K={K}", work, args["a"])
+
+
+def matmul_decode_launch(grid: Any, kernel: Any, args: Arguments) -> Declared:
+    """Of the first kernel of op matmul_decode: x, w, y, partial; N, K, and M but for one row."""
+    M, N, K, splits = args.get("M", 1), args["N"], args["K"], args["splits"]
+    written: dict[str, Any] = {}
+    if args["SPLIT"]:
+        written = {"out_dtype": PARTIAL, "extra_bytes": storage_bytes((splits - 1) * M * N, PARTIAL)}
+    work = matmul_work(M, N, K, dtype=_dtype(args["x"]), **written)
+    return _declared(kernel, f"M={M},N={N},K={K},splits={splits}", work, args["x"])
+
+
+def attention_prefill_launch(grid: Any, kernel: Any, args: Arguments) -> Declared:
+    """Of the kernel of op attention_prefill."""
+    batch, q_len, kv_len, q_heads = (args[name] for name in ("batches", "q_len", "kv_len", "q_heads"))
+    work = attention_work(
+        batch=batch,
+        q_heads=q_heads,
+        kv_heads=q_heads // args["group"],
+        q_len=q_len,
+        pairs=batch * unmasked_pairs(q_len, kv_len, causal=args["CAUSAL"]),
+        kv_tokens=batch * kv_len,
+        head_dim=args["D"],
+        v_head_dim=args["DV"],
+        dtype=_dtype(args["q"]),
+        lse=args["LSE"],
+    )
+    return _declared(kernel, f"batch={batch},q_len={q_len},kv_len={kv_len},heads={q_heads}", work, args["q"])
+
+
+def attention_decode_launch(grid: Any, kernel: Any, args: Arguments) -> Declared:
+    """Of the first kernel of op attention_decode.
+
+    Lengths lie on the device, so every sequence counts as long as its allocation: the rates of ragged batches are upper
+    bounds, and the name says `kv_len<=`.
+    """
+    batch, kv_len = args["k"].shape[:2]
+    q_len, kv_heads, splits = args["q_len"], args["kv_heads"], args["splits"]
+    q_heads, dtype = kv_heads * args["group"], _dtype(args["q"])
+    work = attention_work(
+        batch=batch,
+        q_heads=q_heads,
+        kv_heads=kv_heads,
+        q_len=q_len,
+        pairs=batch * unmasked_pairs(q_len, kv_len, causal=True),
+        kv_tokens=batch * kv_len,
+        head_dim=args["D"],
+        v_head_dim=args["DV"],
+        dtype=dtype,
+        lse=args["LSE"] and not args["SPLIT"],
+    )
+    if args["SPLIT"]:
+        rows = batch * q_len * q_heads
+        partials = storage_bytes(rows * splits * (args["DV"] + 1), PARTIAL)
+        work = Work(flops=work.flops, bytes=work.bytes - storage_bytes(rows * args["DV"], dtype) + partials)
+    return _declared(kernel, f"batch={batch},kv_len<={kv_len},heads={q_heads},splits={splits}", work, args["q"])
+
+
+def merge_launch(grid: Any, kernel: Any, args: Arguments) -> Declared:
+    """Of a second kernel, which joins partial results: each of its tensors once, no useful FLOPs."""
+    tensors = [value for value in args.values() if isinstance(value, torch.Tensor)]
+    moved = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    return _declared(kernel, f"splits={args['splits']}", Work(flops=0, bytes=moved), tensors[0])
+
+
+def _declared(kernel: Any, sizes: str, work: Work, operand: torch.Tensor | TensorDescriptor) -> Declared:
+    bits = 8 * _tensor(operand).element_size()
+    return {"name": f"{kernel.name}[{sizes}]", f"flops{bits}": work.flops, "bytes": work.bytes}
+
+
+def _dtype(operand: torch.Tensor | TensorDescriptor) -> str:
+    return str(_tensor(operand).dtype).removeprefix("torch.")
+
+
+def _tensor(operand: torch.Tensor | TensorDescriptor) -> torch.Tensor:
+    tensor: torch.Tensor = operand if isinstance(operand, torch.Tensor) else operand.base
+    return tensor
