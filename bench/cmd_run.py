@@ -23,7 +23,8 @@ from bench.device import choose_device
 from bench.environment import environment
 from bench.lock import device_lock
 from bench.peaks import roof_cases
-from bench.record import Record, Status
+from bench.plan import Budget, left_out_lines, seconds_of
+from bench.record import Record, Status, write_atomically
 from bench.run import Session
 from bench.selection import chosen_cases, exit_codes, stderr
 from bench.stopping import StopRule, median_interval
@@ -32,6 +33,8 @@ from bench.worker import isolated
 
 TIMEOUT_S = 300.0
 REPORTS = Path("reports")
+LEFT_OUT = "left_out.txt"
+"""Ids of the cases that did not fit into the budget, one a line, beside the records."""
 BAD = (Status.INCORRECT, Status.FAILED, Status.CRASHED, Status.TIMEOUT, Status.OUT_OF_MEMORY)
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="Directory for records.jsonl; reports/run-TIME when not given.")
@@ -47,6 +50,9 @@ ResumeOption = Annotated[
 ]
 ShardOption = Annotated[str, typer.Option("--shard", help="I/N: part I of N of the cases; `bench merge` joins them.")]
 WaitOption = Annotated[bool, typer.Option("--wait", help="Wait for another run on this device to end.")]
+BudgetOption = Annotated[
+    str, typer.Option("--budget", help="Time for it all, such as 480s or 8m: the most telling cases first, by group.")
+]
 SeedOption = Annotated[int, typer.Option(help="Seed of the inputs.")]
 
 
@@ -67,6 +73,7 @@ def run(
     op_file: options.OpFileOption = None,
     resume: ResumeOption = False,
     shard: ShardOption = "1/1",
+    budget: BudgetOption = "",
     timeout: TimeoutOption = TIMEOUT_S,
     wait: WaitOption = False,
     as_json: options.JsonOption = False,
@@ -90,9 +97,11 @@ def run(
             op_files=op_file,
         )
         cases = _one_shard(cases, shard)
+        seconds = seconds_of(budget) if budget else 0.0
         session = new_session(device, case_seconds, seed)
     roofs = roof_cases(session.device, session.cache_bytes) if peaks else []
-    how = How(timeout_s=timeout, wait=wait, resume=resume, op_files=tuple(op_file or ()))
+    limit = Budget(seconds, session.device, session.rule, session.method) if budget else None
+    how = How(timeout_s=timeout, wait=wait, resume=resume, op_files=tuple(op_file or ()), budget=limit)
     _sweep_and_tell(cases, session, output, how, roofs=roofs, as_json=as_json)
 
 
@@ -143,6 +152,7 @@ class How:
     wait: bool
     resume: bool = False
     op_files: tuple[Path, ...] = ()
+    budget: Budget | None = None
 
 
 def _sweep_and_tell(
@@ -162,13 +172,30 @@ def _sweep_and_tell(
         device_lock(session.environment, wait=how.wait, tell=tell),
         isolated(session, how.timeout_s, how.op_files, tell) as runner,
     ):
-        records = sweep((*roofs, *cases), session, path, runner, resume=how.resume)
-    code = exit_code(records, roofs=len(roofs))
+        records = sweep((*roofs, *cases), session, path, runner, resume=how.resume, budget=how.budget)
+    ran = {record.case["id"] for record in records}
+    left_out = [case for case in (*roofs, *cases) if case.id not in ran]
+    code = exit_code(records, roofs=sum(case.id in ran for case in roofs))
+    with exit_codes():
+        _tell_left_out(left_out, directory)
     if as_json:
-        typer.echo(json.dumps(_document(records, path, code), ensure_ascii=False))
+        document = _document(records, path, code) | {"left_out": [case.id for case in left_out]}
+        typer.echo(json.dumps(document, ensure_ascii=False))
     else:
         _print(records, directory, path)
     raise typer.Exit(code)
+
+
+def _tell_left_out(cases: Sequence[Case], directory: Path) -> None:
+    """Tells how many of which group, and keeps their ids in a file, which is gone when nothing is left out."""
+    file = directory / LEFT_OUT
+    if not cases:
+        file.unlink(missing_ok=True)
+        return
+    write_atomically(file, "".join(f"{case.id}\n" for case in cases))
+    for line in left_out_lines(cases):
+        stderr.print(line, markup=False)
+    stderr.print(f"listed in {file}; go on with: -o {directory} --resume", markup=False)
 
 
 class Ended(Protocol):
