@@ -97,11 +97,9 @@ def run(
             op_files=op_file,
         )
         cases = _one_shard(cases, shard)
-        seconds = seconds_of(budget) if budget else 0.0
         session = new_session(device, case_seconds, seed)
     roofs = roof_cases(session.device, session.cache_bytes) if peaks else []
-    limit = Budget(seconds, session.device, session.rule, session.method) if budget else None
-    how = How(timeout_s=timeout, wait=wait, resume=resume, op_files=tuple(op_file or ()), budget=limit)
+    how = How(timeout_s=timeout, wait=wait, resume=resume, op_files=tuple(op_file or ()), budget=budget)
     _sweep_and_tell(cases, session, output, how, roofs=roofs, as_json=as_json)
 
 
@@ -152,7 +150,7 @@ class How:
     wait: bool
     resume: bool = False
     op_files: tuple[Path, ...] = ()
-    budget: Budget | None = None
+    budget: str = ""
 
 
 def _sweep_and_tell(
@@ -167,12 +165,13 @@ def _sweep_and_tell(
             raise ValueError(f"--timeout {how.timeout_s}: wanted a number of seconds")
         if how.resume and output is None:
             raise ValueError("--resume goes on in a directory: name it with -o DIR")
+        limit = Budget(seconds_of(how.budget), session.device, session.rule, session.method) if how.budget else None
     with (
         exit_codes(),
         device_lock(session.environment, wait=how.wait, tell=tell),
         isolated(session, how.timeout_s, how.op_files, tell) as runner,
     ):
-        records = sweep((*roofs, *cases), session, path, runner, resume=how.resume, budget=how.budget)
+        records = sweep((*roofs, *cases), session, path, runner, resume=how.resume, budget=limit)
     ran = {record.case["id"] for record in records}
     left_out = [case for case in (*roofs, *cases) if case.id not in ran]
     code = exit_code(records, roofs=sum(case.id in ran for case in roofs))

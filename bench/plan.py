@@ -1,11 +1,11 @@
 """What a time budget is spent on: cases in order of how much they tell, how long each takes, and what is left out.
 
-The order. Cases of one (op, phase, dtype) are a group; groups take turns, so that each has its most telling cases first
-and none waits for another to end. Inside a group the providers of one workload stay together, since a time is read
-beside its reference's: they are run as one or left out as one. Workloads come in order of the ground they add: first the
-one of the highest intensity (the largest of several), then always the one that lies farthest from all before it, in the
-logarithms of intensity and bytes, each scaled to the group's range. So the extremes come first, then the middles of the
-gaps. The roofs, under which all else is read, come before any group.
+The order. Cases of one (op, phase, dtype) are a group; groups take turns, so that each has its most telling cases
+first and none waits for another to end. Inside a group the providers of one workload stay together, since a time is
+read beside its reference's: they are run as one or left out as one. Workloads come in order of the ground they add:
+first the one of the highest intensity (the largest of several), then always the one that lies farthest from all before
+it, in the logarithms of intensity and bytes, each scaled to the group's range. So the extremes come first, then the
+middles of the gaps. The roofs, under which all else is read, come before any group.
 
 The time. A case's seconds are reckoned from its work and the stopping rule, and corrected by what cases of its op have
 really taken. A workload is begun when all its providers fit into what is left of the budget; a shorter one after it may

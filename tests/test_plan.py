@@ -72,13 +72,13 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 
 
 def test_extremes_come_first_and_then_the_middles_of_the_gaps() -> None:
-    """Intensities 2^0 to 2^8 at one size: 8 is the highest, 0 farthest from it, 4 from both; then gaps of two, of one."""
+    """Intensities 2^0 to 2^8 at one size: 8 is the highest, 0 farthest from it, 4 from both; then gaps of 2, of 1."""
     order = telling_first(cases_of(power_op(), *((m, 20) for m in range(9))))
     assert [m for m, _ in sizes_of(order)] == [8, 0, 4, 2, 6, 1, 3, 5, 7]
 
 
 def test_size_spreads_as_intensity_does() -> None:
-    """The corners of a square before its middle: the highest intensity's larger corner, the one opposite, the others."""
+    """The corners of a square before its middle: the highest intensity's larger corner, its opposite, the others."""
     order = telling_first(cases_of(power_op(), (2, 22), (0, 20), (4, 20), (0, 24), (4, 24)))
     assert sizes_of(order) == [(4, 24), (0, 20), (4, 20), (0, 24), (2, 22)]
 
@@ -169,7 +169,7 @@ def test_a_sweep_ends_within_its_budget_and_resumes_with_what_was_left_out(tmp_p
 
 
 def test_a_long_workload_is_left_out_whole_and_a_shorter_one_behind_it_still_runs(tmp_path: Path) -> None:
-    """At 2^36 FLOPs the guess is 3.4 s more a case than at 2^20: the pair does not fit into 4 s, the short pair does."""
+    """At 2^36 FLOPs a guess is 3.4 s more than at 2^20: the pair does not fit into 4 s, the short one does."""
     cases = cases_of(power_op(), (16, 20), (0, 20))
     begun = swept(tmp_path / "r.jsonl", cases, 4, lambda case: 0.5)
     assert sizes_of(begun) == [(0, 20)]
