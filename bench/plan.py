@@ -122,7 +122,7 @@ class Pace:
     flops_per_s: float
 
 
-PACES = {"cuda": Pace(0.2, 3e10, 1e13), "cpu": Pace(0.1, 5e8, 2e10)}
+PACES = {"cuda": Pace(0.5, 3e10, 1e13), "cpu": Pace(0.1, 5e8, 2e10)}
 """First guesses, corrected as cases end; a GPU's is not measured yet."""
 
 
@@ -202,6 +202,8 @@ def _workload_of(case: Case) -> tuple[str, str]:
 
 def left_out_lines(cases: Sequence[Case]) -> list[str]:
     """What to tell of cases that a budget left out: how many of each group."""
+    if not cases:
+        return []
     lines = [f"{len(cases)} cases were left out, since they did not fit into the budget:"]
     for (op, phase, dtype), count in Counter(map(group_of, cases)).items():
         lines.append(f"  {count} of {op}, {phase}, {dtype}")

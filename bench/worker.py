@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import faulthandler
 import json
+import math
 import os
 import signal
 import subprocess
@@ -19,13 +20,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import takewhile
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Thread
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 import torch
 
@@ -42,6 +43,14 @@ from kernels.spec import Workload
 
 Runner = Callable[[Case], Record]
 """Runs a case and tells how it ended; never raises for what the case itself does."""
+
+
+class IsolatedRunner(Protocol):
+    """A `Runner` whose process can go over to another method of timing between cases."""
+
+    def __call__(self, case: Case, method: Method | None = None, limit_s: float = math.inf) -> Record:
+        """Runs a case by a method (the session's when None), within a limit beside the one for all cases."""
+
 
 START_LIMIT_S = 120.0
 """For importing torch and the kernels, and for the first touch of the GPU."""
@@ -82,7 +91,7 @@ class WorkerGoneError(RuntimeError):
 @contextmanager
 def isolated(
     session: Session, timeout_s: float, op_files: Sequence[Path], tell: Callable[[str], None]
-) -> Iterator[Runner]:
+) -> Iterator[IsolatedRunner]:
     """A runner of cases in a worker process, which is started with the first case and ended on leaving.
 
     Args:
@@ -93,14 +102,17 @@ def isolated(
     """
     worker: list[Worker] = []
 
-    def run(case: Case) -> Record:
+    def run(case: Case, method: Method | None = None, limit_s: float = math.inf) -> Record:
+        asked = session if method is None else replace(session, method=method)
         try:
             if not worker:
                 worker.append(Worker(session, op_files, tell))
                 worker[0].greet()
-            record = record_of_line(worker[0].ask(_request(case), timeout_s), session.environment)
+            record = record_of_line(
+                worker[0].ask(_request(case, asked.method), min(timeout_s, limit_s)), session.environment
+            )
         except WorkerGoneError as gone:
-            record = record_of(case, session, gone.status, str(gone))
+            record = record_of(case, asked, gone.status, str(gone))
         if record.status in (Status.TIMEOUT, Status.CRASHED) or is_sticky(record):
             worker.pop().end()
         return record
@@ -145,7 +157,6 @@ class Worker:
             "device": self._session.device,
             "environment": asdict(self._session.environment),
             "rule": asdict(self._session.rule),
-            "method": asdict(self._session.method),
             "seed": self._session.seed,
             "op_files": [str(path.resolve()) for path in self._op_files],
         }
@@ -220,8 +231,9 @@ def last_words(lines: Sequence[str]) -> str:
     return " | ".join(calls[:LAST_LINES])
 
 
-def _request(case: Case) -> str:
-    return json.dumps({"op": case.op.name, "provider": case.provider, "workload": asdict(case.workload)})
+def _request(case: Case, method: Method) -> str:
+    what = {"op": case.op.name, "provider": case.provider, "workload": asdict(case.workload)}
+    return json.dumps(what | {"method": asdict(method)})
 
 
 def serve(pipe: Connection) -> None:
@@ -234,7 +246,6 @@ def serve(pipe: Connection) -> None:
         device=device,
         environment=Environment(**shared["environment"]),
         rule=StopRule(**shared["rule"]),
-        method=Method(**shared["method"]),
         seed=shared["seed"],
         telemetry=None if device == "cpu" else Telemetry(torch.cuda.get_device_properties(device)),
     )
@@ -246,7 +257,8 @@ def serve(pipe: Connection) -> None:
             return
         case = Case(op_named(asked["op"], own), asked["provider"], _workload(asked["workload"]))
         # A lone surrogate (an undecodable file name in a message) becomes the JSON escape it is, as in the file.
-        pipe.send_bytes(run_case(case, session).to_json().encode(errors="backslashreplace"))
+        record = run_case(case, replace(session, method=Method(**asked["method"])))
+        pipe.send_bytes(record.to_json().encode(errors="backslashreplace"))
 
 
 def _workload(fields: dict[str, Any]) -> Workload:
