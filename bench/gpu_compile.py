@@ -17,7 +17,7 @@ from multiprocessing import get_context
 from typing import Any
 
 from bench.case import Case
-from bench.compile import LIMITS, Limits, compile_named
+from bench.compile import LIMITS, Limits, compile_driver, compile_named
 from bench.gpu_plan import standard_cases
 from kernels.registry import OPS
 from kernels.spec import Workload
@@ -77,13 +77,15 @@ def use_limits(arch: int, shared_bytes: int, sms: int) -> None:
 def main(arch: int, shared_bytes: int, sms: int) -> None:
     """Compiles everything with one process a core and prints a line a group."""
     use_limits(arch, shared_bytes, sms)
+    with compile_driver(arch):  # wrappers ask the active driver for SMs: the real one would take the GPU
+        jobs = groups(arch)
     with ProcessPoolExecutor(
         max_workers=os.cpu_count(),
         mp_context=get_context("spawn"),
         initializer=use_limits,
         initargs=(arch, shared_bytes, sms),
     ) as pool:
-        for done in as_completed([pool.submit(compile_group, arch, group) for group in groups(arch)]):
+        for done in as_completed([pool.submit(compile_group, arch, group) for group in jobs]):
             print(json.dumps(done.result()), flush=True)
 
 
