@@ -18,6 +18,8 @@ from bench.environment import ROOT
 
 LAST_LINES = 12
 DEATH_S = 10.0
+FRAME = " ╭╮╰╯│─"
+"""What rich draws around an error."""
 
 
 class Child:
@@ -64,7 +66,7 @@ class Child:
         self._kill()  # what it left behind
         if code == 0:
             return ""
-        words = " | ".join(line.strip() for line in self._errors if line.strip())
+        words = " | ".join(text for line in self._errors if (text := line.strip(FRAME)))
         return f"exit code {code}" + (f": {words}" if words else "")
 
     def _kill(self) -> None:
