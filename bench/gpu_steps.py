@@ -8,13 +8,14 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from bench.child import Child
 from bench.gpu import CUT_OFF, NOISE, RECORDS, VARIANTS, StepError, Visit, Work
 from bench.gpu_plan import METHODS, SENTINELS, START_S, Step
 from bench.record import Record
@@ -39,18 +40,28 @@ def _compile(visit: Visit, step: Step, seconds: float) -> str:
     arguments = (str(10 * gpu.major + gpu.minor), str(shared), str(gpu.multi_processor_count))
     with visit.child("bench.gpu_compile", *arguments) as child:
         ended = child.wait(visit.cut_s)
-    groups = [json.loads(line) for line in child.lines]
+    groups = _told(child)
     failed = list(dict.fromkeys(line for group in groups for line in group["failed"]))
     visit.facts["compile"] = {"failed": failed}
     told = f"{sum(g['kernels'] for g in groups)} kernels of {sum(g['cases'] for g in groups)} launches"
     return _ended(told + (f", {len(failed)} failed" if failed else ""), ended)
 
 
-def _ended(told: str, ended: str) -> str:
-    """What came of a child. Raises StepError when it neither ended well nor was cut off."""
-    if ended and CUT_OFF not in ended:
+def _ended(told: str, *endings: str) -> str:
+    """What came of children. Raises StepError when one neither ended well nor was cut off."""
+    ended = "; ".join(ending for ending in endings if ending)
+    if any(ending and CUT_OFF not in ending for ending in endings):
         raise StepError(f"{ended} ({told})")
     return f"{told}, {ended}" if ended else told
+
+
+def _told(child: Child) -> list[Any]:
+    """The JSON lines that a child has printed; the last one may be cut off."""
+    found = []
+    for line in child.lines:
+        with suppress(ValueError):
+            found.append(json.loads(line))
+    return found
 
 
 def _peaks(visit: Visit, step: Step, seconds: float) -> str:
@@ -69,11 +80,11 @@ def _correctness(visit: Visit, step: Step, seconds: float) -> str:
         children = {op.name: open_.enter_context(visit.child("bench.gpu_check", device, seed, op.name)) for op in OPS}
         for name, child in children.items():
             ended = child.wait(visit.cut_s)
-            checked += [json.loads(line) for line in child.lines]
+            checked += _told(child)
             endings += [f"{name} {ended}"] if ended else []
     counts = Counter(one["status"] for one in checked)
     told = ", ".join(f"{count} {status}" for status, count in counts.items()) or "nothing was checked"
-    return _ended(told, "; ".join(endings))
+    return _ended(told, *endings)
 
 
 def _tune(visit: Visit, step: Step, seconds: float) -> str:
