@@ -130,3 +130,16 @@ def test_a_visit_that_is_ended_leaves_records_and_a_summary(tmp_path: Path) -> N
         ("environment", "done"), ("compile", "done"), ("peaks", "interrupted"),
     ]  # fmt: skip
     assert "peak_matmul/torch/bfloat16" in (out / "summary.md").read_text(encoding="utf-8")
+
+
+def test_the_readme_tells_the_plan_as_it_is() -> None:
+    """The seconds of each step in bench/README.md are those of the dry run."""
+    steps = json.loads(CliRunner().invoke(app, ["gpu", "--dry-run", "--json"]).stdout)["steps"]
+    rows = [line.split("|") for line in (ROOT / "bench" / "README.md").read_text(encoding="utf-8").splitlines()]
+    written: dict[str, int] = {}
+    for row in rows:
+        names = row[1].strip().split(", ") if len(row) == 5 else []
+        if set(names) <= set(STEPS) and names:
+            seconds = [int(text) for text in row[3].replace("what is left, ", "").split(",")]
+            written |= dict(zip(names, seconds, strict=True))
+    assert written == {step["step"]: round(step["expected_s"]) for step in steps}
