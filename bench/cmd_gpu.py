@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import platform
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -22,7 +24,7 @@ from bench.gpu_steps import WORKS
 from bench.gpu_summary import every_record, write_summary
 from bench.lock import device_lock
 from bench.plan import seconds_of
-from bench.record import Status
+from bench.record import Environment, Status
 from bench.run import Session
 from bench.selection import exit_codes
 
@@ -57,25 +59,43 @@ def gpu(
             choose_device("cuda")  # says who was asked for a GPU, and where this runs
         session = new_session("cuda", CASE_SECONDS, seed)
         steps = plan(seconds, session.cache_bytes)
-        visit = _visit(replace(session, rule=stop_rule(steps)), output, began_s + seconds)
-    _end_on_signals()
-    interrupted = 0
-    try:
-        visit_steps(visit, steps, WORKS, _summarise)
-    except typer.Exit as ended:
-        interrupted = ended.exit_code
-        _summarise(visit)
-    code = interrupted or _exit_code(visit)
+    session = replace(session, rule=stop_rule(steps))
+    with exit_codes(), _alone(session.environment):
+        visit = _visit(session, output, began_s + seconds)
+        code = _go(visit, steps)
     _tell(visit, code, as_json=as_json)
     raise typer.Exit(code)
 
 
+@contextmanager
+def _alone(environment: Environment) -> Iterator[None]:
+    """One visit to a GPU at a time, and none while another run is on it. Raises DeviceError.
+
+    Between steps the GPU's own lock is free, so that a command of a step can take it: a visit has one beside it.
+    """
+    visits = replace(environment, uuid=f"visit-{environment.uuid or platform.node()}")
+    with device_lock(visits, wait=False, tell=tell):
+        with device_lock(environment, wait=False, tell=tell):
+            pass
+        yield
+
+
+def _go(visit: Visit, steps: Sequence[Step]) -> int:
+    """Does the steps; the exit code."""
+    _end_on_signals()
+    try:
+        visit_steps(visit, steps, WORKS, _summarise)
+    except typer.Exit as ended:
+        _summarise(visit)
+        return ended.exit_code
+    return _exit_code(visit)
+
+
 def _visit(session: Session, output: Path | None, end_s: float) -> Visit:
-    """A visit whose directory exists. Raises DeviceError when another run is on the GPU."""
+    """A visit whose directory exists."""
     directory = (output or REPORTS / f"gpu-{session.run}").resolve()
     directory.mkdir(parents=True, exist_ok=True)
-    with device_lock(session.environment, wait=False, tell=tell):
-        return Visit(directory=directory, session=session, end_s=end_s)
+    return Visit(directory=directory, session=session, end_s=end_s)
 
 
 def _end_on_signals() -> None:

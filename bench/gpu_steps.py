@@ -132,7 +132,7 @@ def _analysis(visit: Visit, step: Step, seconds: float) -> str:
         figure = Path(made) / "roofline.png"
         if figure.exists():
             shutil.copyfile(figure, visit.directory / figure.name)
-    visit.facts["analysis"] = child.lines
+    visit.facts["analysis"] = [line for line in child.lines if made not in line]
     return _ended(f"more with: {again}", ended)
 
 

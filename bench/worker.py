@@ -107,7 +107,7 @@ def isolated(
         try:
             if not worker:
                 worker.append(Worker(session, op_files, tell))
-                worker[0].greet()
+                worker[0].greet(min(START_LIMIT_S, limit_s))
             record = record_of_line(
                 worker[0].ask(_request(case, asked.method), min(timeout_s, limit_s)), session.environment
             )
@@ -150,8 +150,8 @@ class Worker:
         self._reader = Thread(target=self._relay, args=(self._process.stdout, tell), daemon=True)
         self._reader.start()
 
-    def greet(self) -> None:
-        """Hands over what its cases share. Raises WorkerGoneError when it does not start."""
+    def greet(self, limit_s: float) -> None:
+        """Hands over what its cases share. Raises WorkerGoneError when it does not start within the limit."""
         shared = {
             "run": self._session.run,
             "device": self._session.device,
@@ -160,7 +160,7 @@ class Worker:
             "seed": self._session.seed,
             "op_files": [str(path.resolve()) for path in self._op_files],
         }
-        self.ask(json.dumps(shared), START_LIMIT_S)
+        self.ask(json.dumps(shared), limit_s)
 
     def ask(self, request: str, limit_s: float) -> str:
         """The reply to a request. Raises WorkerGoneError: it died, or the limit passed and it was killed."""

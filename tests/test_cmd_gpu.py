@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_cases import session
 from typer.testing import CliRunner
 
+from bench import cmd_gpu
 from bench.__main__ import app
+from bench.lock import device_lock
 from bench.record import Status, read_records
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -81,6 +84,30 @@ def test_without_a_gpu_it_says_so_and_writes_nothing(tmp_path: Path) -> None:
     assert done.returncode == 3
     assert "--device cuda" in done.stderr or "cannot be used" in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_one_visit_at_a_time_and_none_beside_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refused with exit code 3 before anything is written; while a visit is on, its own steps can lock the GPU."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
+    monkeypatch.setattr(cmd_gpu, "choose_device", lambda asked: "cuda")
+    monkeypatch.setattr(cmd_gpu, "new_session", lambda device, seconds, seed: session())
+    monkeypatch.setattr(cmd_gpu, "_end_on_signals", lambda: None)
+    codes: list[int] = []
+
+    def visit(name: str) -> int:
+        return CliRunner().invoke(app, ["gpu", "-o", str(tmp_path / name)]).exit_code
+
+    def steps(*given: object) -> None:
+        with device_lock(session().environment, wait=False, tell=print):
+            codes.append(visit("beside"))
+        codes.append(visit("between"))
+
+    monkeypatch.setattr(cmd_gpu, "visit_steps", steps)
+    visit("first")
+    assert codes == [3, 3]
+    with device_lock(session().environment, wait=False, tell=print):
+        assert visit("during a run") == 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "runtime"]
 
 
 def test_a_visit_measures_everything_and_tells_it_in_few_files(tmp_path: Path) -> None:
