@@ -30,7 +30,7 @@ from bench.selection import exit_codes
 
 BudgetOption = Annotated[str, typer.Option("--budget", help="Time for all of it, such as 480s or 8m.")]
 OutputOption = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Directory for the results; reports/gpu-TIME when not given.")
+    Path | None, typer.Option("--output", "-o", help="Directory for the results; reports/run-TIME when not given.")
 ]
 DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Print the steps and the seconds expected of each; needs no GPU.")
@@ -93,7 +93,7 @@ def _go(visit: Visit, steps: Sequence[Step]) -> int:
 
 def _visit(session: Session, output: Path | None, end_s: float) -> Visit:
     """A visit whose directory exists."""
-    directory = (output or REPORTS / f"gpu-{session.run}").resolve()
+    directory = (output or REPORTS / f"run-{session.run}").resolve()
     directory.mkdir(parents=True, exist_ok=True)
     return Visit(directory=directory, session=session, end_s=end_s)
 
