@@ -28,6 +28,7 @@ from bench.record import Environment, Status
 from bench.run import Session
 from bench.selection import exit_codes
 
+ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 BudgetOption = Annotated[str, typer.Option("--budget", help="Time for all of it, such as 480s or 8m.")]
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="Directory for the results; reports/run-TIME when not given.")
@@ -49,7 +50,7 @@ def gpu(
     Exit code 0: all well; 4: a case or a step failed; 3: nothing measured, or no usable GPU; 2: usage;
     130: interrupted.
     """
-    began_s = time.monotonic()
+    began_s = time.monotonic() - time.process_time()  # importing torch has taken seconds of the budget already
     with exit_codes():
         seconds = seconds_of(budget)
         if dry_run:
@@ -102,12 +103,13 @@ def _end_on_signals() -> None:
     """A machine that is taken away, or a line that drops, ends a visit as Ctrl-C does: with a summary."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        for again in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        for again in ENDING:
             signal.signal(again, signal.SIG_IGN)  # the summary is not to be interrupted
         raise KeyboardInterrupt
 
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, interrupt)
+    for number in ENDING:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup has it ignored, so that a dropped line ends nothing
+            signal.signal(number, interrupt)
 
 
 def _summarise(visit: Visit) -> None:

@@ -110,6 +110,22 @@ def test_one_visit_at_a_time_and_none_beside_another_run(tmp_path: Path, monkeyp
     assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "runtime"]
 
 
+def test_a_signal_ends_a_visit_once_and_one_that_is_ignored_stays_so() -> None:
+    """A second signal does not interrupt the summary; under nohup a dropped line ends nothing."""
+    before = {number: signal.getsignal(number) for number in cmd_gpu.ENDING}
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        cmd_gpu._end_on_signals()
+        os.kill(os.getpid(), signal.SIGHUP)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def test_a_visit_measures_everything_and_tells_it_in_few_files(tmp_path: Path) -> None:
     """Each step on the fake H100, through worker, records, pool and analysis; only tuning may be missing here."""
     process = start(tmp_path, "--budget", "480s")
