@@ -3,11 +3,13 @@
 #              counts when a kernel is decorated
 # make compile-matrix   the kernels compiled for each arch under the oldest, the installed and the newest Triton
 # make bench   the quick suite and its roofline; DEVICE=cpu, SUITE=standard and RUN=directory change it
+# make gpu     all that a rented GPU is wanted for, in BUDGET (480s), by PYTHON's own torch: installs nothing
 # make lint    ruff and mypy; make fmt lets ruff rewrite
 
 PYTHON ?= python3
 SUITE ?= quick
 DEVICE ?=
+BUDGET ?= 480s
 ifndef RUN
 RUN := reports/run-$(shell date -u +%Y%m%dT%H%M%SZ)
 endif
@@ -18,7 +20,7 @@ STAMP := .venv/.stamp
 PY := .venv/bin/python
 
 .DEFAULT_GOAL := test
-.PHONY: .venv lint fmt test compile-matrix bench
+.PHONY: .venv lint fmt test compile-matrix bench gpu
 
 .venv: $(STAMP)
 
@@ -60,3 +62,7 @@ bench: $(STAMP)
 		echo "report: $(RUN)"; \
 	fi; \
 	exit $$status
+
+# By python3 as it is on the image, not by .venv: making that would take minutes and a network.
+gpu:
+	@$(PYTHON) -m bench gpu --budget $(BUDGET) -o $(RUN)

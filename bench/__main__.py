@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from bench.cmd_check import check
+from bench.cmd_gpu import gpu
 from bench.cmd_list import list_cases
 from bench.cmd_merge import merge
 from bench.cmd_profile import profile
@@ -24,6 +25,7 @@ app.command("peaks")(measure_peaks)
 app.command("merge")(merge)
 app.command("tune")(tune)
 app.command("profile")(profile)
+app.command("gpu")(gpu)
 
 if __name__ == "__main__":
     app(prog_name="python -m bench")

@@ -24,7 +24,8 @@ from bench.environment import environment
 from bench.lock import device_lock
 from bench.method import CACHES, INPUTS, TIMERS, Method
 from bench.peaks import roof_cases
-from bench.record import Record, Status
+from bench.plan import Budget, left_out_lines, seconds_of
+from bench.record import Record, Status, write_atomically
 from bench.run import Session
 from bench.selection import chosen_cases, exit_codes, stderr
 from bench.stopping import StopRule, median_interval
@@ -34,6 +35,8 @@ from bench.worker import Ended, isolated
 TIMEOUT_S = 300.0
 REPORTS = Path("reports")
 DEFAULT = Method()
+LEFT_OUT = "left_out.txt"
+"""Ids of the cases that did not fit into the budget, one a line, beside the records."""
 BAD = (Status.INCORRECT, Status.FAILED, Status.CRASHED, Status.TIMEOUT, Status.OUT_OF_MEMORY)
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="Directory for records.jsonl; reports/run-TIME when not given.")
@@ -60,6 +63,9 @@ InputsOption = Annotated[
     str, typer.Option("--inputs", help=f"{' or '.join(INPUTS)}: what is timed; the check has normal ones.")
 ]
 NvtxOption = Annotated[bool, typer.Option("--nvtx", help="An NVTX range around the timed part of each case.")]
+BudgetOption = Annotated[
+    str, typer.Option("--budget", help="Time for it all, such as 480s or 8m: the most telling cases first, by group.")
+]
 SeedOption = Annotated[int, typer.Option(help="Seed of the inputs.")]
 
 
@@ -80,6 +86,7 @@ def run(
     op_file: options.OpFileOption = None,
     resume: ResumeOption = False,
     shard: ShardOption = "1/1",
+    budget: BudgetOption = "",
     timeout: TimeoutOption = TIMEOUT_S,
     wait: WaitOption = False,
     cache: CacheOption = "cold",
@@ -103,7 +110,7 @@ def run(
         method = Method(cache=cache, regime="sustained" if sustained else "burst", timer=timer, inputs=inputs)
         session = new_session(device, case_seconds, seed, method, nvtx=nvtx)
     roofs = roof_cases(session.device, session.cache_bytes) if peaks else []
-    how = How(timeout_s=timeout, wait=wait, resume=resume, op_files=tuple(op_file or ()))
+    how = How(timeout_s=timeout, wait=wait, resume=resume, op_files=tuple(op_file or ()), budget=budget)
     _sweep_and_tell(cases, session, output, how, roofs=roofs, as_json=as_json)
 
 
@@ -165,6 +172,7 @@ class How:
     wait: bool
     resume: bool = False
     op_files: tuple[Path, ...] = ()
+    budget: str = ""
 
 
 def _sweep_and_tell(
@@ -178,18 +186,36 @@ def _sweep_and_tell(
         finite("--timeout", how.timeout_s)
         if how.resume and output is None:
             raise ValueError("--resume goes on in a directory: name it with -o DIR")
+        limit = Budget(seconds_of(how.budget), session.device, session.rule, session.method) if how.budget else None
     with (
         exit_codes(),
         device_lock(session.environment, wait=how.wait, tell=tell),
         isolated(session, how.timeout_s, how.op_files, tell) as runner,
     ):
-        records = sweep((*roofs, *cases), session, path, runner, resume=how.resume)
-    code = exit_code(records, roofs=len(roofs))
+        records = sweep((*roofs, *cases), session, path, runner, resume=how.resume, budget=limit)
+    ran = {record.case["id"] for record in records}
+    left_out = [case for case in (*roofs, *cases) if case.id not in ran]
+    code = exit_code(records, roofs=sum(case.id in ran for case in roofs))
+    with exit_codes():
+        _tell_left_out(left_out, directory)
     if as_json:
-        typer.echo(json.dumps(_document(records, path, code), ensure_ascii=False))
+        document = _document(records, path, code) | {"left_out": [case.id for case in left_out]}
+        typer.echo(json.dumps(document, ensure_ascii=False))
     else:
         _print(records, directory, path)
     raise typer.Exit(code)
+
+
+def _tell_left_out(cases: Sequence[Case], directory: Path) -> None:
+    """Tells how many of which group, and keeps their ids in a file, which is gone when nothing is left out."""
+    file = directory / LEFT_OUT
+    if not cases:
+        file.unlink(missing_ok=True)
+        return
+    write_atomically(file, "".join(f"{case.id}\n" for case in cases))
+    for line in left_out_lines(cases):
+        stderr.print(line, markup=False)
+    stderr.print(f"listed in {file}; go on with: -o {directory} --resume", markup=False)
 
 
 def exit_code(records: Sequence[Ended], *, roofs: int = 0) -> int:

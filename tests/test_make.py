@@ -203,6 +203,13 @@ def test_make_bench_runs_the_quick_suite_and_its_roofline() -> None:
     assert "--device" not in make("bench")
 
 
+def test_make_gpu_installs_nothing() -> None:
+    """On a rented image: its own python3 and torch, one command, no environment to make first."""
+    text = make("gpu", "RUN=reports/run-x")
+    assert text.strip() == "python3 -m bench gpu --budget 480s -o reports/run-x"
+    assert "--budget 15m" in make("gpu", "BUDGET=15m")
+
+
 def test_make_bench_names_one_run_directory_that_git_ignores() -> None:
     assert len(set(re.findall(r"reports/run-[^/;\" ]+", make("bench")))) == 1
     ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from op_files import ABORT, EXIT, HANG, KILL, PLAIN, SEGFAULT, SIMPLE, STICKY, calls, moody_file
@@ -16,10 +18,14 @@ from bench.last_words import last_words
 from bench.method import Method
 from bench.op_file import load_ops
 from bench.record import Record, Status
-from bench.run import run_case, source_sha256
+from bench.request import request_of
+from bench.run import Session, record_of, run_case, source_sha256
+from bench.stopping import StopRule
+from bench.suites import suite_cases
 from bench.worker import STICKY as STICKY_TEXTS
-from bench.worker import is_sticky, isolated
+from bench.worker import is_sticky, isolated, serve
 from kernels import attention_decode, matmul, roofs
+from kernels.registry import OPS
 
 SHORT_S = 3.0
 ENDS: dict[int, tuple[Status, tuple[str, ...]]] = {
@@ -140,3 +146,32 @@ def test_last_words() -> None:
     assert last_words([str(n) for n in range(20)]) == " | ".join(str(n) for n in range(12, 20))
     dump = ["x", "Fatal Python error: Aborted", "", "Current thread 0x1 (most recent call first):", '  File "a.py"']
     assert last_words(dump) == 'Fatal Python error: Aborted | File "a.py"'
+
+
+def test_a_worker_goes_over_to_the_method_that_comes_with_a_case() -> None:
+    """The worker's side, on a pipe of a list: two cases of one process, timed in two ways."""
+    hot, plain = Method(cache="hot"), Method()
+    shared = {
+        "run": "r1",
+        "device": "cpu",
+        "environment": asdict(session().environment),
+        "seed": 0,
+        "nvtx": False,
+        "op_files": [],
+    }
+    asked = [json.dumps(shared | {"rule": asdict(StopRule())}).encode()]
+    case = next(case for case in suite_cases("smoke", OPS) if case.provider == "torch")
+    asked += [request_of(case, method).encode() for method in (hot, plain)]
+    answers: list[bytes] = []
+
+    def receive() -> bytes:
+        if not asked:
+            raise EOFError
+        return asked.pop(0)
+
+    def answer(case: Case, session: Session) -> str:
+        return record_of(case, session, Status.SKIPPED, session.method.cache).to_json()
+
+    serve(SimpleNamespace(recv_bytes=receive, send_bytes=answers.append), answer)  # type: ignore[arg-type]
+    assert answers[0] == b"ready"
+    assert [json.loads(answer)["detail"] for answer in answers[1:]] == ["hot", "cold"]
