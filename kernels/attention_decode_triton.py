@@ -63,12 +63,16 @@ MANY_ROWS = {
     256: (Config(block_n=32, block_m=64, num_warps=8, num_stages=3, ctas_per_sm=1),),
 }
 """For 64 packed rows and more, whose accumulators 4 warps do not hold."""
-BLACKWELL_WIDE = (Config(block_n=32, block_m=32, num_stages=3, ctas_per_sm=2),)
-"""sm_100, head width 256: 64 rows there leave a value in local memory whatever block_n."""
+BLACKWELL_MANY_ROWS = {
+    64: (Config(block_n=64, block_m=64, num_warps=8, num_stages=3, ctas_per_sm=2),),
+    128: MANY_ROWS[128],
+    256: (Config(block_n=32, block_m=32, num_stages=3, ctas_per_sm=2),),
+}
+"""sm_100: larger tiles leave values in local memory there, under Triton 3.9 (width 64) or any (256)."""
 EXACT = {
     64: (Config(block_n=16, block_m=16, num_stages=2, ctas_per_sm=4),),
     128: (Config(block_n=16, block_m=16, num_warps=8, num_stages=3, ctas_per_sm=2),),
-    256: (Config(block_n=16, block_m=16, num_stages=2, ctas_per_sm=2),),
+    256: (Config(block_n=16, block_m=16, num_stages=3, ctas_per_sm=2),),
 }
 """float32: products on the CUDA cores, from registers, which hold no more rows."""
 TUNED: Table[Config] = {}
@@ -88,10 +92,10 @@ def configs_for(dtype: torch.dtype, width: int, rows: int, arch: int) -> tuple[C
     usual: tuple[Config, ...]
     if dtype == torch.float32:
         usual = EXACT[width]
-    elif rows >= MANY and width == 256 and arch >= 100:
-        usual = BLACKWELL_WIDE
+    elif rows >= MANY:
+        usual = (BLACKWELL_MANY_ROWS if arch >= 100 else MANY_ROWS)[width]
     else:
-        usual = MANY_ROWS[width] if rows >= MANY else HALF[width]
+        usual = HALF[width]
     return tuned_first(TUNED, bucket_of(dtype, width, rows), usual, arch)
 
 
