@@ -39,17 +39,18 @@ def groups(arch: int) -> list[list[Job]]:
     jobs: dict[tuple[object, ...], list[Job]] = {}
     for rank in range(CANDIDATES):
         for case in small if rank == 0 else []:
-            _add(jobs, case, None)
+            _add(jobs, rank, case, None)
         for case in cases:
             configs = case.op.configs(case.workload, arch)
             if rank < len(configs):
-                _add(jobs, case, configs[rank])
+                _add(jobs, rank, case, configs[rank])
     return [part for group in jobs.values() for part in _parts(group)]
 
 
-def _add(jobs: dict[tuple[object, ...], list[Job]], case: Case, config: Any) -> None:
+def _add(jobs: dict[tuple[object, ...], list[Job]], rank: int, case: Case, config: Any) -> None:
     if not case.op.unsupported(case.workload, case.provider):
-        jobs.setdefault((case.op.name, case.workload.dtype, config), []).append((case.op.name, case.workload, config))
+        group = (case.op.name, case.workload.dtype, config, rank > 0)
+        jobs.setdefault(group, []).append((case.op.name, case.workload, config))
 
 
 def _parts(group: Sequence[Job]) -> Iterator[list[Job]]:

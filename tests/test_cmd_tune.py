@@ -37,7 +37,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-from bench import clock
+from bench import clock, timing, warming
 from kernels import matmul
 from toy_ops import OVER_SHARED, SPILLING, TOY, Config, toy_matmul
 
@@ -46,8 +46,9 @@ BREAKS_THE_COMPILER = Config(block_m=16)
 TIMES_NS = {DEFAULT: 3_000_000, WRONG: 500_000, FAST: 1_500_000, FIFTH: 100_000}
 CONFIGS = (DEFAULT, SPILLING, OVER_SHARED, BREAKS_THE_COMPILER, WRONG, FAST, CRASHES, FIFTH)
 NOW_NS = [0]
-if sys.modules["__main__"].__spec__.name == "bench.worker":
-    clock.time = SimpleNamespace(perf_counter_ns=lambda: NOW_NS[0], perf_counter=lambda: NOW_NS[0] / 1e9)
+if getattr(sys.modules["__main__"].__spec__, "name", "") == "bench.worker":
+    for module in (clock, timing, warming):
+        module.time = SimpleNamespace(perf_counter_ns=lambda: NOW_NS[0], perf_counter=lambda: NOW_NS[0] / 1e9)
 
 
 def provider(a, b, *, allow_tf32=False, config=None):

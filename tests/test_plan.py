@@ -11,8 +11,7 @@ import pytest
 from small_cases import in_process, session
 from typer.testing import CliRunner
 
-from bench import cmd_run
-from bench import run as runner
+from bench import cmd_run, timing
 from bench.__main__ import app
 from bench.case import Case
 from bench.method import Method
@@ -194,7 +193,7 @@ def test_a_run_lists_what_its_budget_left_out_and_resume_takes_it_up(
 ) -> None:
     """R22: a budget for nothing measures nothing, and says so by exit code 3, a list and an empty result."""
     monkeypatch.setattr(cmd_run, "environment", lambda device: Environment(device_name="small", l2_bytes=2**20))
-    monkeypatch.setattr(runner, "warm", lambda clock: 0)
+    monkeypatch.setattr(timing, "warm", lambda *given: 0)
     monkeypatch.setattr(cmd_run, "isolated", in_process)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
     sizes = ("--provider", "torch", "--set", "M=1,16", "--set", "N=64", "--set", "K=64", "--dtype", "fp32")
