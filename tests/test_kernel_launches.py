@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from stub_cuda import TRITONS, problems, run_cases
 
 from bench.case import Case
+from bench.compile import compile_driver
 from bench.suites import suite_cases
 from kernels.registry import OPS
+
+ARCH = 90
 
 
 def triton_cases(suite: str) -> list[Case]:
@@ -20,9 +25,21 @@ def triton_cases(suite: str) -> list[Case]:
     return [case for case in cases if not case.op.unsupported(case.workload, "triton")]
 
 
-@pytest.mark.parametrize(("triton", "suite"), [("installed", "full"), ("3.6.0", "standard")])
-def test_every_launch_is_one_that_the_driver_takes(triton: str, suite: str) -> None:
+def every_configuration(cases: Sequence[Case]) -> list[Case]:
+    """Each configuration that is not the default of some case, at the first case of its op and dtype that has it."""
+    found: dict[tuple[str, str, object], Case] = {}
+    for case in cases:
+        for config in case.op.configs(case.workload, ARCH)[1:]:
+            found.setdefault((case.op.name, case.workload.dtype, config), replace(case, config=config))
+    return list(found.values())
+
+
+@pytest.mark.parametrize("triton", ["installed", "3.6.0"])
+def test_every_launch_is_one_that_the_driver_takes(triton: str) -> None:
     path: Path | None = TRITONS[triton]
     if path is not None and not (path / "triton").is_dir():
         pytest.skip(f"no Triton in {path}: make .triton/{path.name}")
-    assert problems(run_cases(triton_cases(suite), path)) == []
+    with compile_driver(ARCH):  # some configurations are chosen by the number of SMs
+        others = every_configuration(cases := triton_cases("full"))
+    assert {case.op.name for case in others} == {op.name for op in OPS if "triton" in op.providers}
+    assert problems(run_cases([*cases, *others], path)) == []

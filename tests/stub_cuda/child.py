@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import asdict, dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from triton import knobs
 from triton.backends.nvidia.driver import CudaDriver
 from triton.runtime import driver
 
+from bench.case import Case
 from bench.l2 import Rotation, rotate
 from kernels.registry import OPS
 from kernels.spec import Op, Workload
@@ -143,9 +144,9 @@ def install() -> None:
     driver.set_active(CudaDriver())
 
 
-def run_cases_here(described: Sequence[tuple[str, str, str, Workload]]) -> list[dict[str, Any]]:
+def run_cases_here(described: Sequence[tuple[str, str, str, Workload, Any]]) -> list[dict[str, Any]]:
     """`stub_cuda.driver.run_cases`, in the child."""
-    return [_run_case(_op(name, module), provider, workload) for name, module, provider, workload in described]
+    return [_run_case(Case(_op(name, module), *asked)) for name, module, *asked in described]
 
 
 def _op(name: str, module: str) -> Op:
@@ -154,17 +155,19 @@ def _op(name: str, module: str) -> Op:
     return next(op for op in ops if op.name == name)
 
 
-def _run_case(op: Op, provider: str, workload: Workload) -> dict[str, Any]:
-    run = op.providers[provider]
+def _run_case(case: Case) -> dict[str, Any]:
+    op, run = case.op, case.op.providers[case.provider]
+    if case.config is not None:
+        run = partial(run, config=case.config)
     twice = Rotation(cache="hot", copies=2, streamed_bytes=0, resident_bytes=0, cache_bytes=0)
-    first_inputs, second_inputs = rotate(op.make_inputs(workload, "meta", 0), op.roles, twice)
+    first_inputs, second_inputs = rotate(op.make_inputs(case.workload, "meta", 0), op.roles, twice)
     first = observe(lambda: run(**first_inputs))
     second = Observation()
     if not first.error:
         with capturing():
             second = observe(lambda: run(**second_inputs))
     return {
-        "case_id": f"{op.name}/{provider}/{workload.key}",
+        "case_id": f"{case.id} {case.config or ''}".strip(),
         "error": first.error or second.error,
         "rules": first.rules + second.rules,
         "loads_first": first.loads,

@@ -106,14 +106,14 @@ def run_cases(cases: Sequence[Case], triton_path: Path | None = None) -> list[di
     """Launches each case twice in one child: plainly, then as if captured and with other copies of streamed inputs.
 
     Args:
-        cases: of Triton providers, any size: inputs are shapes and addresses alone.
+        cases: of Triton providers, any size and configuration: inputs are shapes and addresses alone.
         triton_path: folder of an unpacked Triton.
 
     Returns:
         For each case `case_id`, `error` ('' when it ran), `rules` that were broken, `loads_first` and `loads_second`
         (modules), `launches` and `maps` of the first time.
     """
-    described = [(c.op.name, c.op.make_inputs.__module__, c.provider, c.workload) for c in cases]
+    described = [(c.op.name, c.op.make_inputs.__module__, c.provider, c.workload, c.config) for c in cases]
     results: list[dict[str, Any]] = run_in_stub("stub_cuda.child:run_cases_here", described, triton_path=triton_path)
     return results
 
