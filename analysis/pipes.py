@@ -260,13 +260,13 @@ def cycles_of(mix: Mix, warps: int, rates: Rates, tensor_flops: Mapping[str, int
 
 
 def blocks_per_sm(registers: int, shared_bytes: int, warps: int, rates: Rates) -> tuple[int, str]:
-    """How many blocks an SM holds, and what allows no more: registers, shared, warps or blocks."""
+    """How many blocks an SM holds, and what allows no more: blocks, warps, shared or registers, in this order."""
     of_a_warp = -(-registers * LANES // REGISTERS_STEP) * REGISTERS_STEP
     limits = {
-        "registers": 4 * (REGISTERS_OF_A_SCHEDULER // max(of_a_warp, 1)) // warps,
-        "shared": rates.shared_bytes // (shared_bytes + RESERVED_SHARED_BYTES),
-        "warps": rates.warps // warps,
         "blocks": rates.blocks,
+        "warps": rates.warps // warps,
+        "shared": rates.shared_bytes // (shared_bytes + RESERVED_SHARED_BYTES),
+        "registers": 4 * (REGISTERS_OF_A_SCHEDULER // max(of_a_warp, 1)) // warps,
     }
     limiter = min(limits, key=lambda limit: limits[limit])
     return limits[limiter], limiter

@@ -14,12 +14,11 @@ import typer
 
 from bench import selection as options
 from bench.compile import LIMITS
-from bench.compile_jobs import PROVIDER, Job, failed, jobs, own_ops, run_job
+from bench.compile_jobs import PROVIDER, Job, Outcome, case_of, failed, jobs, own_ops, run_job
 from bench.compiled import RECORDS, CompileRecord, CompileWriter
 from bench.environment import environment
 from bench.selection import chosen_ops, exit_codes, stderr
 
-Outcome = list[tuple[CompileRecord, str]]
 FAILED, NOTHING = 4, 3
 """Exit codes: some case did not compile; none did."""
 CRASHED = "the compiler crashed, and its process with it"
@@ -75,7 +74,7 @@ def outcomes(wanted: Sequence[Job]) -> Iterator[Outcome]:
             try:
                 yield alone.submit(run_job, job).result()
             except BrokenProcessPool:
-                yield [(failed(job, f"{job.op}/{PROVIDER}/{job.workload.key}", CRASHED), "")]
+                yield failed(case_of(job), job.arch, job.config, default=job.default, why=CRASHED)
 
 
 def _pool(workers: int, files: tuple[Path, ...]) -> ProcessPoolExecutor:

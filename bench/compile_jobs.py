@@ -17,7 +17,7 @@ from typing import Any
 import triton
 
 from bench.case import Case, merged
-from bench.compile import Compiled, CompileError, compile_case
+from bench.compile import Compiled, compile_case
 from bench.compiled import CompileRecord, listing_name
 from bench.cubin import listing
 from bench.launched import ENGAGED
@@ -42,6 +42,8 @@ SIZES: Mapping[str, tuple[Mapping[str, int], ...]] = {
     ),
 }
 """Op -> sizes of one workload a bucket. An op that is not here is compiled for its check workloads."""
+Outcome = list[tuple[CompileRecord, str]]
+"""Of a case: the record and the listing of each kernel that it launches."""
 HINT = re.compile(r"(?:evictionPolicy|cacheModifier) = (\w+)")
 
 
@@ -96,37 +98,57 @@ def own_ops(files: tuple[Path, ...]) -> tuple[Op, ...]:
     return load_ops(files)
 
 
-def run_job(job: Job) -> list[tuple[CompileRecord, str]]:
-    """The record and the listing of each kernel that the case launches; one record that says why where none is."""
-    case = Case(op_named(job.op, own_ops(job.op_files)), PROVIDER, job.workload)
+def case_of(job: Job) -> Case:
+    """The case that a job compiles."""
+    return Case(op_named(job.op, own_ops(job.op_files)), PROVIDER, job.workload)
+
+
+def run_job(job: Job) -> Outcome:
+    """What a job came to."""
+    return outcome_of(case_of(job), job.arch, job.config, default=job.default)
+
+
+def outcome_of(case: Case, arch: int, config: Any, *, default: bool) -> Outcome:
+    """The record and the listing of each kernel that a case launches; one record that says why where there is none."""
+    asked = _asked(case, arch, config, default)
     try:
-        compiled = compile_case(case, job.arch, job.config)
-    except (CompileError, ValueError) as error:
-        return [(failed(job, case.id, str(error)), "")]
-    return [(_record(job, case, place, kernel), listing(kernel.sass)) for place, kernel in enumerate(compiled)]
+        compiled = compile_case(case, arch, config)
+    except Exception as error:  # a user's wrapper may raise anything: one case of many
+        why = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        return failed(case, arch, config, default=default, why=why)
+    texts = [listing(kernel.sass) for kernel in compiled]
+    return [
+        (_record(asked, case.op.roles, place, kernel, text), text)
+        for place, (kernel, text) in enumerate(zip(compiled, texts, strict=True))
+    ]
 
 
-def failed(job: Job, case_id: str, why: str) -> CompileRecord:
-    """The record of a job without a kernel."""
+def failed(case: Case, arch: int, config: Any, *, default: bool, why: str) -> Outcome:
+    """The record of a case without a kernel, with the first line that says why."""
     first = next((line for line in why.splitlines() if line.strip()), "no message").strip()
-    return CompileRecord(**_asked(job, case_id), error=first, triton=triton.__version__)
+    return [(CompileRecord(**_asked(case, arch, config, default), error=first, triton=triton.__version__), "")]
 
 
-def _asked(job: Job, case_id: str) -> dict[str, Any]:
-    w = job.workload
-    config = dataclasses.asdict(job.config) if _is_record(job.config) else {"config": str(job.config or "")}
-    case = {"id": case_id, "op": job.op, "provider": PROVIDER, "phase": w.phase, "dtype": w.dtype, "axes": dict(w.axes)}
-    return {"case": case, "config": config, "default": job.default, "arch": job.arch}
+def _asked(case: Case, arch: int, config: Any, default: bool) -> dict[str, Any]:
+    told = ("id", "op", "provider", "phase", "dtype", "axes")
+    return {
+        "case": {name: value for name, value in case.to_json().items() if name in told},
+        "config": dataclasses.asdict(config) if _is_record(config) else {"config": str(config or "")},
+        "default": default,
+        "arch": arch,
+    }
 
 
 def _is_record(config: Any) -> bool:
     return dataclasses.is_dataclass(config) and not isinstance(config, type)
 
 
-def _record(job: Job, case: Case, place: int, kernel: Compiled) -> CompileRecord:
-    loops = loops_of(kernel.ttgir, case.op.roles)
+def _record(
+    asked: Mapping[str, Any], roles: Mapping[str, str], place: int, kernel: Compiled, text: str
+) -> CompileRecord:
+    loops = loops_of(kernel.ttgir, roles)
     return CompileRecord(
-        **_asked(job, case.id),
+        **asked,
         launch=place,
         kernel=kernel.kernel,
         registers=kernel.registers,
@@ -139,7 +161,7 @@ def _record(job: Job, case: Case, place: int, kernel: Compiled) -> CompileRecord
         engaged=engaged(kernel, loops),
         loops=tuple(loops),
         cubin_sha256=kernel.cubin_sha256,
-        listing=listing_name(listing(kernel.sass)),
+        listing=listing_name(text),
         seconds=kernel.seconds or None,
         triton=kernel.triton,
         ptxas=kernel.ptxas,

@@ -102,7 +102,8 @@ class CompileWriter:
         if listing and not target.exists():
             write_atomically(target, gzip.compress(listing.encode(), mtime=0))
         fields = {f.name: getattr(record, f.name) for f in dataclasses.fields(record)}
-        self._line({name: value for name, value in fields.items() if value not in ("", (), {}, None)})
+        needed = ("case", "config")
+        self._line({name: value for name, value in fields.items() if name in needed or value not in ("", (), {}, None)})
 
     def _line(self, fields: Mapping[str, Any]) -> None:
         self._file.write(json.dumps(fields, ensure_ascii=False, allow_nan=False) + "\n")

@@ -142,7 +142,8 @@ class _Reader:
         if not found:  # a scalar
             return
         shape, bits = found[0]
-        into = next((self._slots[value] for value in operands[1:] if value in self._slots), 1) if kind != "ldg" else 0
+        views = [value for value in operands[1:] if value in self._slots or value in self._buffers]
+        into = 0 if kind == "ldg" else self._slots.get(views[0], 1) if views else 1
         argument = self._roots.get(operands[0], "")
         nbytes = math.prod(shape) * bits // 8
         loop.loads.append({"argument": argument, "kind": kind, "bytes": nbytes, "slots": into})
