@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from pathlib import Path
@@ -58,18 +58,16 @@ def compile_kernels(
 
 
 def outcomes(wanted: Sequence[Job]) -> Iterator[Outcome]:
-    """What each job came to, as they end; a job that kills its process is told so and costs no other."""
-    left = dict(enumerate(wanted))
-    workers = min(len(os.sched_getaffinity(0)), len(wanted))
+    """What each job came to, in order; one that kills its process comes after the others and costs none of them."""
     files = next((job.op_files for job in wanted if job.op_files), ())
-    with _pool(workers, files) as pool:
-        running = {pool.submit(run_job, job): place for place, job in left.items()}
-        for done in as_completed(running):
-            if isinstance(done.exception(), BrokenProcessPool):
-                continue
-            del left[running[done]]
-            yield done.result()
-    for job in left.values():
+    unfinished = []
+    with _pool(min(len(os.sched_getaffinity(0)), len(wanted)), files) as pool:
+        for job, running in [(job, pool.submit(run_job, job)) for job in wanted]:
+            try:
+                yield running.result()
+            except BrokenProcessPool:
+                unfinished.append(job)
+    for job in unfinished:
         with _pool(1, files) as alone:
             try:
                 yield alone.submit(run_job, job).result()
