@@ -162,9 +162,9 @@ def load_kernels(path: Path) -> tuple[Environment, list[CompileRecord], list[Ker
             continue
         if record.arch not in RATES:
             raise RecordError(f"{path}: sm_{record.arch} has no rates here; known: {', '.join(map(str, RATES))}")
-        if record.cubin_sha256 not in code:
-            code[record.cubin_sha256] = hot_code(read_listing(directory, record), record)
-        kernels.append(Kernel(record, *code[record.cubin_sha256]))
+        if record.listing not in code:
+            code[record.listing] = hot_code(read_listing(directory, record), record)
+        kernels.append(Kernel(record, *code[record.listing]))
     return environment, [record for record in records if record.error], kernels
 
 
