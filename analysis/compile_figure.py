@@ -20,7 +20,7 @@ from analysis.compiled import Kernel
 PIPES = {"tensor": "#0072B2", "mufu": "#D55E00", "fp32": "#009E73", "alu": "#E69F00", "issue": "#BBBBBB"}
 """Okabe-Ito: told apart with any common colour blindness."""
 WIDTH_IN, ROW_IN, HEAD_IN, FOOT_IN, LEGEND_IN, LABEL_IN, ENDS_IN = 12.6, 0.185, 0.15, 0.65, 0.6, 4.5, 1.0
-DPI = 130
+DPI = 100
 MFLOP, KB = 1e6, 1024
 WORDS = {
     "MFLOP": "cycles of an SM per MFLOP; at the end: ceilings on the tensor peak, overlapped / in turn",
