@@ -125,7 +125,7 @@ def read_compiled(path: Path) -> tuple[Environment, list[CompileRecord]]:
     Raises:
         RecordError: a file that cannot be read, is cut off, or is of another schema.
     """
-    path = path / RECORDS if path.is_dir() else path
+    path = path if path.is_file() else path / RECORDS
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
