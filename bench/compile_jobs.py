@@ -45,6 +45,8 @@ SIZES: Mapping[str, tuple[Mapping[str, int], ...]] = {
 Outcome = list[tuple[CompileRecord, str]]
 """Of a case: the record and the listing of each kernel that it launches."""
 HINT = re.compile(r"(?:evictionPolicy|cacheModifier) = (\w+)")
+HINT_IN_PTX = r"::{0}\b|\b(?:ld|st)\.global(?:\.\w+|::\w+)*\.{0}\b|\bcp\.async\.{0}\b"
+"""L1::evict_first, ld.global.L1::no_allocate.cg, cp.async.ca."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,5 +186,5 @@ def engaged(kernel: Compiled, loops: list[dict[str, Any]]) -> dict[str, bool]:
         # A copy that is waited for before the next is issued needs one slot less than stages.
         asked["num_stages"] = deepest_buffer(loops) >= kernel.num_stages - 1
     for hint in sorted(set(HINT.findall(kernel.ttir))):
-        asked[f"hint {hint}"] = f"::{hint}" in kernel.ptx or f".{hint}." in kernel.ptx
+        asked[f"hint {hint}"] = re.search(HINT_IN_PTX.format(hint), kernel.ptx) is not None
     return asked

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from bench.__main__ import app
 from bench.case import Case
 from bench.cmd_compile import CRASHED, outcomes
 from bench.compile import compile_case
-from bench.compile_jobs import Job, Outcome, buckets, jobs, outcome_of
+from bench.compile_jobs import Job, Outcome, buckets, engaged, jobs, outcome_of
 from bench.compiled import RECORDS, read_compiled, read_listing
 from bench.cubin import listing
 from kernels.registry import OPS, op_named
@@ -135,6 +135,35 @@ def test_options_are_engaged_or_not() -> None:
     outcome = recorded(Case(decode, "triton", job.workload), job.config)
     assert [record.engaged["pdl"] for record, _ in outcome] == [True, True]
     assert [record.launch for record, _ in outcome] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("asks", "ptx", "expected"),
+    [
+        ("evictionPolicy = evict_first", "ld.global.L1::evict_first.v4.b32", True),
+        ("evictionPolicy = evict_first", "createpolicy.fractional.L2::evict_first.b64 %rd1, 1.0;", True),
+        ("evictionPolicy = evict_first", "cp.async.cg.shared.global [%r1], [%rd1], 16;", False),
+        ("evictionPolicy = evict_first", "ld.global.L1::evict_last.v4.b32", False),
+        ("cacheModifier = cg", "ld.global.cg.v4.b32", True),
+        ("cacheModifier = ca", "cp.async.ca.shared.global [%r1], [%rd1], 4;", True),
+        ("cacheModifier = ca", "cp.async.cg.shared.global [%r1], [%rd1], 16; // .ca.", False),
+        ("cacheModifier = cs", "st.global.cs.v4.b32", True),
+    ],
+)
+def test_a_hint_is_engaged_when_the_code_has_it(asks: str, ptx: str, expected: bool) -> None:
+    [kernel] = compile_case(TOY_CASE, 90)
+    asking = replace(kernel, ttir=f"tt.load %x {asks} : tensor<8x!tt.ptr<f32>>", ptx=ptx, num_stages=1)
+    assert engaged(asking, []) == {f"hint {asks.split()[-1]}": expected}
+
+
+@pytest.mark.parametrize(("slots", "expected"), [(3, True), (2, True), (1, False), (0, False)])
+def test_stages_are_engaged_when_buffers_are_as_deep(slots: int, expected: bool) -> None:
+    """Of 3 stages two slots are enough: a copy that is waited for before the next is issued needs one less."""
+    [kernel] = compile_case(TOY_CASE, 90)
+    loops = [{"warps": 4, "flops": 1, "loads": [{"slots": slots}]}]
+    asking = replace(kernel, num_stages=3)
+    assert engaged(asking, loops) == {"num_stages": expected}
+    assert engaged(replace(asking, num_stages=1), loops) == engaged(asking, []) == {}
 
 
 def test_the_command_compiles_a_users_op(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
