@@ -29,7 +29,7 @@ def with_compile_ceilings(frame: pd.DataFrame, kernels: Sequence[Kernel], archs:
     known: dict[tuple[Any, ...], tuple[float | None, float | None]] = {}
     for kernel in kernels:
         if kernel.record.launch == 0 and kernel.record.config:
-            known.setdefault(_key_of(kernel), (kernel.cycles.overlapped, kernel.cycles.serial))
+            known.setdefault(_key_of(kernel), kernel.ceilings)
     columns = ("op", "provider", "dtype", "head_dim", "config", "device")
     rows = zip(*(frame[column].tolist() for column in columns), strict=True)
     found = [

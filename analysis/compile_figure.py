@@ -98,8 +98,10 @@ def _names(kernels: Sequence[Kernel]) -> list[str]:
 def _end(kernel: Kernel, unit: str) -> str:
     if unit == "KB":
         return f"{kernel.mix.instructions * kernel.warps * KB / kernel.trip_bytes:.0f}"
-    overlapped, serial = kernel.cycles.overlapped, kernel.cycles.serial
-    return f"{overlapped:.2f} / {serial:.2f}" if overlapped and serial else "no tensor cores"
+    overlapped, serial = kernel.ceilings
+    if overlapped is None or serial is None:
+        return "the issuing warp alone" if kernel.is_part else "no tensor cores"
+    return f"{overlapped:.2f} / {serial:.2f}"
 
 
 def png(figure: Figure) -> bytes:

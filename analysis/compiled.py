@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.pipes import RATES, Cycles, Mix, Rates, blocks_per_sm, cycles_of, mix_of
-from analysis.sass import Function, parse
+from analysis.sass import Function, Instruction, parse
 from analysis.sass_loops import Loop, innermost_loops
 from bench.compiled import CompileRecord, read_compiled, read_listing
 from bench.record import Environment, RecordError
@@ -77,7 +77,7 @@ class Kernel:
     @cached_property
     def mix(self) -> Mix:
         """Of a trip of the hot loop; of the whole code where there is none."""
-        return mix_of(self.loop.every if self.loop else self.function.instructions, self.warps)
+        return mix_of(of_a_trip(self.loop) if self.loop else self.function.instructions, self.warps)
 
     @cached_property
     def unrolled(self) -> int:
@@ -99,6 +99,17 @@ class Kernel:
         hidden = any(shape.startswith("UTC") for shape in self.mix.tensor)
         width = {"tfloat32": "tf32", "bfloat16": "half", "float16": "half"}.get(self.record.case["dtype"], "byte")
         return cycles_of(self.mix, self.warps, self.rates, {width: self.flops} if hidden else None)
+
+    @property
+    def is_part(self) -> bool:
+        """Whether the hot loop is one warp's that only issues tcgen05 products: other partitions do the rest."""
+        specialised = self.record.engaged.get("warp_specialize", False)
+        return specialised and any(shape.startswith("UTC") for shape in self.mix.tensor)
+
+    @property
+    def ceilings(self) -> tuple[float | None, float | None]:
+        """Most of the tensor peak with all pipes at once, and with two in turn; None where the loop is a part."""
+        return (None, None) if self.is_part else (self.cycles.overlapped, self.cycles.serial)
 
     @property
     def blocks(self) -> tuple[int, str]:
@@ -180,11 +191,16 @@ def hot_code(listing: str, record: CompileRecord) -> tuple[Function, Loop | None
         raise RecordError(f"{record.listing}: no function {record.kernel}: {error}") from error
 
     def heat(loop: Loop) -> tuple[int, bool, int, int]:
-        mix = mix_of(loop.every, record.num_warps)
+        mix = mix_of(of_a_trip(loop), record.num_warps)
         loaded = sum(sum(of_kind) or len(of_kind) for of_kind in mix.loads.values())
         return mix.flops, bool(mix.tensor), loaded if not mix.tensor else 0, -mix.instructions
 
     return function, max(innermost_loops(function), key=heat, default=None)
+
+
+def of_a_trip(loop: Loop) -> tuple[Instruction, ...]:
+    """What every trip passes, with the tcgen05 products that one elected thread branches off to issue."""
+    return loop.every + tuple(i for i in loop.sometimes if i.base.startswith("UTC") and i.base.endswith("MMA"))
 
 
 def config_text(record: CompileRecord) -> str:
@@ -199,7 +215,8 @@ def row_of(kernel: Kernel) -> dict[str, Any]:
     """A row of kernels.csv."""
     r, mix, cycles = kernel.record, kernel.mix, kernel.cycles
     blocks, limiter = kernel.blocks
-    issued = mix.instructions * kernel.warps
+    issued = None if kernel.is_part else mix.instructions * kernel.warps
+    overlapped, serial = kernel.ceilings
     return {
         "op": r.case["op"],
         "provider": r.case["provider"],
@@ -228,10 +245,10 @@ def row_of(kernel: Kernel) -> dict[str, Any]:
         "binding_pipe": cycles.binding,
         "wgmma_serialised": "yes" if mix.wgmma_serialised else "no",
         "cta_barriers_per_iteration": mix.barriers,
-        "instructions_per_kflop": _rounded(issued * 1e3 / kernel.flops if kernel.flops else None),
-        "instructions_per_kb": _rounded(issued * KB / kernel.trip_bytes if kernel.trip_bytes else None),
-        "ceiling_overlapped": _rounded(cycles.overlapped),
-        "ceiling_serial": _rounded(cycles.serial),
+        "instructions_per_kflop": _rounded(issued * 1e3 / kernel.flops if issued and kernel.flops else None),
+        "instructions_per_kb": _rounded(issued * KB / kernel.trip_bytes if issued and kernel.trip_bytes else None),
+        "ceiling_overlapped": _rounded(overlapped),
+        "ceiling_serial": _rounded(serial),
         "cubin_sha256": r.cubin_sha256,
     }
 

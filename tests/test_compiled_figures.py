@@ -92,6 +92,31 @@ def test_on_sm_100_the_work_is_told_by_triton() -> None:
     assert (row["loop_flops"], row["tensor_cycles"], row["tensor_instruction"]) == (4_194_304, 512, "UTCHMMA*1")
 
 
+def test_on_sm_100_an_elected_threads_products_are_every_trips() -> None:
+    """One thread branches off to issue the product; other blocks that a trip may skip stay out."""
+    loops = ({"warps": 4, "flops": 4_194_304, "loads": []},)
+    which = record("matmul", "prefill", {"M": 1}, kernel="_k", num_warps=4, arch=100, loops=loops)
+    text = looping("FADD", "@P1 BRA `(.L_x_2)", "UTCHMMA gdesc[UR4]", "STG.E.128")
+    text = text.replace("STG.E.128 ;", "STG.E.128 ;\n.L_x_2:\nFMUL ;")
+    made = kernel(which, text)
+    assert made.mix.tensor == {"UTCHMMA": 1} and made.cycles.tensor == 512
+    assert made.mix.instructions == len(("FADD", "BRA", "UTCHMMA", "FMUL", "BRA"))
+
+
+def test_a_warp_that_only_issues_tcgen05_has_no_ceiling() -> None:
+    """The softmax of a specialised attention on sm_100 is another partition's: the loop is not the block's work."""
+    loops = ({"warps": 1, "flops": 4_194_304, "loads": []},)
+    facts = {"kernel": "_k", "num_warps": 12, "arch": 100, "loops": loops}
+    whole, part = (
+        row_of(
+            kernel(record("o", "prefill", {"M": 1}, **facts, engaged={"warp_specialize": is_on}), looping("UTCHMMA a"))
+        )
+        for is_on in (False, True)
+    )
+    names = ("ceiling_overlapped", "ceiling_serial", "instructions_per_kflop")
+    assert all(whole[name] is not None and part[name] is None for name in names) and part["tensor_cycles"] == 512
+
+
 def test_a_kernel_without_a_loop_has_no_loops_figures() -> None:
     row = row_of(kernel(record("o", "mixed", {"N": 1}, kernel="_k", num_warps=4), ".text._k:\nLDG.E.128 ;\nEXIT ;\n"))
     assert row["loop_instructions"] is None and row["ceiling_serial"] is None and row["instructions_per_kb"] is None
