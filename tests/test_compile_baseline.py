@@ -69,6 +69,7 @@ def made(*lines: str, warps: int = 4, loads: Sequence[dict[str, Any]] = (), flop
         ({"engaged": {"pdl": True}}, {"engaged": {"pdl": False}}, ["pdl no longer engages"]),
         ({"engaged": {"pdl": True}}, {"engaged": {}}, ["pdl is no longer asked for"]),
         ({"engaged": {"pdl": False}}, {"engaged": {"pdl": True}}, []),
+        ({"engaged": {"pdl": False}}, {"engaged": {"pdl": False}}, []),
         (
             {"registers": 128},
             {"registers": 136},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -57,13 +58,16 @@ def test_two_kernels_of_one_code_share_a_listing_that_has_no_date(tmp_path: Path
     for folder in ("a", "b"):
         written(tmp_path / folder, RECORD, RECORD)
     [first], [second] = ([*(tmp_path / folder / LISTINGS).iterdir()] for folder in ("a", "b"))
-    assert first.read_bytes() == second.read_bytes()
+    assert first.read_bytes() == second.read_bytes() and first.read_bytes()[4:8] == bytes(4)
 
 
-def test_every_record_is_on_disk_before_the_next(tmp_path: Path) -> None:
+def test_every_record_is_on_disk_before_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
     with CompileWriter(tmp_path, Environment()) as writer:
         writer.append(RECORD, LISTING)
         assert len((tmp_path / RECORDS).read_text(encoding="utf-8").splitlines()) == 2
+    assert len(synced) == 3, "the header, the listing and the record"
 
 
 def test_an_older_file_is_not_written_over(tmp_path: Path) -> None:

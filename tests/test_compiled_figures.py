@@ -77,6 +77,21 @@ def test_a_loop_that_ptxas_unrolled_makes_several_trips(copies: int, factor: int
     assert row_of(made)["instructions_per_kb"] == round((2 * copies + 1) * 4 / (2 * factor), 3)
 
 
+@pytest.mark.parametrize(("seen", "factor"), [(7, 1), (9, 2)])
+def test_a_trip_that_loads_a_little_more_or_less_is_the_nearest_whole_number_of_trips(seen: int, factor: int) -> None:
+    """Of 5 loads that Triton's trip has, 7 are 1.4 trips and 9 are 1.8: one and two."""
+    loops = ({"warps": 4, "flops": 0, "loads": [load("w", "ldg", 5 * 2048, 0, "")]},)
+    which = record("o", "decode", {"N": 1}, kernel="_k", num_warps=4, loops=loops)
+    assert kernel(which, looping(*["LDG.E.128"] * seen)).unrolled == factor
+
+
+def test_the_bytes_of_a_load_are_of_the_kind_that_brings_most() -> None:
+    """Indices come 4 bytes at a time, keys 16."""
+    which = record("o", "decode", {"N": 1}, kernel="_k", num_warps=4)
+    made = kernel(which, looping("LDG.E", "LDG.E", "LDGSTS.E.BYPASS.128", "LDGSTS.E.BYPASS.128"))
+    assert made.load_bytes == 16 and made.load_kinds == ["cp.async", "ldg"]
+
+
 def test_lanes_that_load_the_same_twice_are_no_unrolling() -> None:
     """A vector of x that every warp reads: 16 KB of W and 4 x 1 KB where Triton counts 1."""
     loops = ({"warps": 4, "flops": 0, "loads": [load("x", "ldg", 1024, 0, ""), load("w", "ldg", 16_384, 0, "")]},)

@@ -145,7 +145,14 @@ def test_loads_are_told_by_kind_and_by_a_lanes_bytes() -> None:
 def test_only_barriers_of_the_whole_block_count() -> None:
     """Specialised warps meet at named barriers, and at some with a number of threads; ARV does not wait."""
     mix = mix_of(
-        code("BAR.SYNC.DEFER_BLOCKING 0x0", "BAR.SYNC.DEFER_BLOCKING 0x2, 0x80", "BAR.ARV 0x0", "BAR.RED.POPC 0x0"), 4
+        code(
+            "BAR.SYNC.DEFER_BLOCKING 0x0",
+            "BAR.SYNC.DEFER_BLOCKING 0x0, 0x80",
+            "BAR.SYNC.DEFER_BLOCKING 0x2",
+            "BAR.ARV 0x0",
+            "BAR.RED.POPC 0x0",
+        ),
+        4,
     )
     assert mix.barriers == 2
 
@@ -173,6 +180,7 @@ def test_without_tensor_work_there_is_no_ceiling() -> None:
         (128, 0, 8, (2, "registers")),
         (32, 81_920, 4, (2, "shared")),
         (32, 0, 4, (16, "warps")),
+        (40, 0, 2, (24, "registers")),  # 12 warps for each scheduler; the SM's 64 K registers at once would give 51
         (24, 0, 8, (8, "warps")),
         (16, 0, 1, (32, "blocks")),
         (255, 0, 8, (1, "registers")),

@@ -138,6 +138,10 @@ def test_a_conditional_branch_goes_on_too(branch: str) -> None:
     assert every.startswith("FADD BRA") and sometimes == "FMUL BRA"
 
 
+def test_a_branch_that_is_always_taken_does_not_go_on() -> None:
+    assert loops_in("@PT BRA `(.L_2)", ".L_1:", "FADD", "@P0 BRA `(.L_1)", ".L_2:", "EXIT") == []
+
+
 def test_an_indirect_branch_reaches_what_it_lists() -> None:
     code = ('BRX R4 -0x20 (*"BRANCH_TARGETS .L_1,.L_2"*)', ".L_1:", "EXIT", ".L_2:", "FADD", "@P0 BRA `(.L_2)", "EXIT")
     assert loops_in(*code) == [("FADD BRA", "")]
