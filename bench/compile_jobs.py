@@ -44,7 +44,8 @@ SIZES: Mapping[str, tuple[Mapping[str, int], ...]] = {
 """Op -> sizes of one workload a bucket. An op that is not here is compiled for its check workloads."""
 Outcome = list[tuple[CompileRecord, str]]
 """Of a case: the record and the listing of each kernel that it launches."""
-HINT = re.compile(r"(?:evictionPolicy|cacheModifier) = (\w+)")
+HINT = re.compile(r"(?:evictionPolicy|cacheModifier|eviction_policy|cache_modifier) = (?!none|evict_normal)(\w+)")
+"""As Triton up to 3.7 and from 3.9 on writes it."""
 HINT_IN_PTX = r"::{0}\b|\b(?:ld|st)\.global(?:\.\w+|::\w+)*\.{0}\b|\bcp\.async\.{0}\b"
 """L1::evict_first, ld.global.L1::no_allocate.cg, cp.async.ca."""
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import triton
 from compiled_kernels import DECODE, PREFILL, kernel, load, looping, record
 from planted_kernels import DESCRIBED, FP8, HINTED, STREAMED, Planted
 
@@ -43,7 +44,13 @@ def compiled(case: Case, config: Planted) -> Kernel:
             "wgmma became serialised: 1w0 1w0 1w0 1w0",
         ),
         (STREAMED, Planted(), Planted(masked=True), "bytes of a load fell: 16 -> 2"),
-        (HINTED, Planted(num_stages=1), Planted(num_stages=3), "hint evict_first no longer engages"),
+        pytest.param(
+            HINTED,
+            Planted(num_stages=1),
+            Planted(num_stages=3),
+            "hint evict_first no longer engages",
+            marks=pytest.mark.skipif(triton.__version__ >= "3.9", reason="Triton keeps hints on pipelined loads"),
+        ),
     ],
     ids=["4 warps", "specialised at 8 warps", "fp8 exact", "fp8 half exact", "mask", "dropped hint"],
 )

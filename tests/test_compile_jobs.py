@@ -140,6 +140,7 @@ def test_options_are_engaged_or_not() -> None:
 @pytest.mark.parametrize(
     ("asks", "ptx", "expected"),
     [
+        ("cachePolicy = #tt.cache_policy<cache_modifier = none, eviction_policy = evict_first", "mov;", False),
         ("evictionPolicy = evict_first", "ld.global.L1::evict_first.v4.b32", True),
         ("evictionPolicy = evict_first", "createpolicy.fractional.L2::evict_first.b64 %rd1, 1.0;", True),
         ("evictionPolicy = evict_first", "cp.async.cg.shared.global [%r1], [%rd1], 16;", False),
