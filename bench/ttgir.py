@@ -19,6 +19,7 @@ RESULT = re.compile(r"\s*(%[\w.]+)(?::\d+)?(?:, %[\w.]+)* = ")
 VALUE = re.compile(r"%[\w.]+")
 ITER_ARGUMENT = re.compile(r"(%[\w.]+) = (%[\w.]+)")
 SHAPED = re.compile(r"<((?:\d+x)+)(?:!tt\.ptr<)?([a-zA-Z]\w*)")
+BLOCK_ARGUMENT = re.compile(r"(%[\w.]+): ")
 LOADS = {
     "ttng.async_tma_copy_global_to_local": "tma",
     "ttng.async_tma_gather": "tma",
@@ -78,6 +79,7 @@ class _Reader:
         self._roots: dict[str, str] = {}
         self._buffers: dict[str, int] = {}
         self._slots: dict[str, int] = {}
+        self._captured: list[str] = []
 
     def take(self, line: str) -> None:
         """One line."""
@@ -85,6 +87,11 @@ class _Reader:
         if code.startswith("tt.func"):
             names = dict(NAMED.findall(line))
             self._roots = {f"%{a}": names.get(a, a) for a, _ in ARGUMENT.findall(line)}
+        elif code.startswith("ttg.warp_specialize("):
+            self._captured = VALUE.findall(code.split(")")[0])
+        elif PARTITION.match(code):
+            for inner, outer in zip(BLOCK_ARGUMENT.findall(code), self._captured, strict=False):
+                self._inherit(inner, outer)
         else:
             self._operation(code)
         if code.startswith("}"):

@@ -34,8 +34,9 @@ def test_descriptors_of_host_and_device_are_followed_in_the_innermost_loop_alone
 
 
 def test_each_partition_of_specialised_warps_has_its_own_loop_and_warps() -> None:
-    producer, consumer = loops_of(text("specialised"), {"a": "resident"})
+    producer, consumer, other = loops_of(text("specialised"), {"a": "resident"})
     assert producer == {"warps": 4, "flops": 0, "loads": [load("a", "tma", 16_384, 1, "resident")]}
+    assert other == {"warps": 1, "flops": 0, "loads": [load("a", "tma", 16_384, 3, "resident")]}, "by what it captured"
     assert consumer == {"warps": 8, "flops": 2 * 128 * 64 * 32, "loads": []}
 
 
