@@ -244,7 +244,7 @@ def test_make_compile_baseline_writes_what_compile_compare_reads() -> None:
     text = make("compile-baseline")
     written = re.findall(r"-m bench compile --arch \d+ -o (\S+)", text)
     reported = re.findall(r"(?m)-m analysis compile (\S+)$", text)
-    assert written == reported and text.startswith("rm -rf " + " ".join(written))
+    assert written == reported and f"rm -rf {' '.join(written)}\n" in text
     assert set(re.findall(r"--baseline (\S+)", make("compile-compare"))) < set(written)
 
 
