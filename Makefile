@@ -2,6 +2,8 @@
 # make test    lint, then every test; those by Triton's interpreter in a process of their own, since TRITON_INTERPRET
 #              counts when a kernel is decorated
 # make compile-matrix   the kernels compiled for each arch under the oldest, the installed and the newest Triton
+# make compile-compare  what the compilers make of each kernel for sm_90 now, against reports/; fails when it is worse
+# make compile-baseline the same written to reports/, for sm_100 too, as what later changes are compared with
 # make bench   the quick suite and its roofline; DEVICE=cpu, SUITE=standard and RUN=directory change it
 # make gpu     all that a rented GPU is wanted for, in BUDGET (480s), by PYTHON's own torch: installs nothing
 # make lint    ruff and mypy; make fmt lets ruff rewrite
@@ -14,13 +16,14 @@ ifndef RUN
 RUN := reports/run-$(shell date -u +%Y%m%dT%H%M%SZ)
 endif
 
+COMPILED := .triton/compiled
 OLDEST_TRITON := 3.6.0
 NEWEST_TRITON := 3.9.0
 STAMP := .venv/.stamp
 PY := .venv/bin/python
 
 .DEFAULT_GOAL := test
-.PHONY: .venv lint fmt test compile-matrix bench gpu
+.PHONY: .venv lint fmt test compile-matrix compile-compare compile-baseline bench gpu
 
 .venv: $(STAMP)
 
@@ -52,6 +55,24 @@ compile-matrix: $(STAMP) .triton/$(OLDEST_TRITON) .triton/$(NEWEST_TRITON)
 	$(PY) -m pytest -n 2 tests/test_compile.py tests/test_kernel_builds.py
 	PYTHONPATH=.triton/$(OLDEST_TRITON) $(PY) -m pytest -n 2 tests/test_compile.py tests/test_kernel_builds.py
 	PYTHONPATH=.triton/$(NEWEST_TRITON) $(PY) -m pytest -n 2 tests/test_compile.py tests/test_kernel_builds.py
+
+compile-compare: $(STAMP) .triton/$(OLDEST_TRITON)
+	rm -rf $(COMPILED)
+	$(PY) -m bench compile --arch 90 -o $(COMPILED)/installed
+	PYTHONPATH=.triton/$(OLDEST_TRITON) $(PY) -m bench compile --arch 90 -o $(COMPILED)/oldest
+	@status=0; \
+	$(PY) -m analysis compile --baseline reports/compile-sm90 $(COMPILED)/installed || status=$$?; \
+	$(PY) -m analysis compile --baseline reports/compile-sm90-oldest $(COMPILED)/oldest || status=$$?; \
+	exit $$status
+
+compile-baseline: $(STAMP) .triton/$(OLDEST_TRITON)
+	rm -rf reports/compile-sm90 reports/compile-sm90-oldest reports/compile-sm100
+	$(PY) -m bench compile --arch 90 -o reports/compile-sm90
+	PYTHONPATH=.triton/$(OLDEST_TRITON) $(PY) -m bench compile --arch 90 -o reports/compile-sm90-oldest
+	$(PY) -m bench compile --arch 100 -o reports/compile-sm100
+	$(PY) -m analysis compile reports/compile-sm90
+	$(PY) -m analysis compile reports/compile-sm90-oldest
+	$(PY) -m analysis compile reports/compile-sm100
 
 # A run with failed cases still has a roofline for the others, and still fails.
 bench: $(STAMP)

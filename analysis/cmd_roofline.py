@@ -19,6 +19,7 @@ from bench.record import RecordError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from analysis.compiled import Kernel
     from analysis.frame import Loaded
     from analysis.roofline import Device
 
@@ -38,6 +39,9 @@ def roofline(
     ] = None,
     rows: Annotated[int, typer.Option(min=0, help="Rows of each table on the terminal; 0 prints all.")] = ROWS,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout instead of tables.")] = False,
+    compiled: Annotated[
+        Path | None, typer.Option(help="Directory of `bench compile`: its kernels' ceilings are ticks under the roof.")
+    ] = None,
 ) -> None:
     """Places measured cases under the roofs of their device and says what bounds each.
 
@@ -50,6 +54,7 @@ def roofline(
 
     try:
         paths, loaded = _load(records or [])
+        kernels = _kernels(compiled)
     except RecordError as error:
         typer.echo(f"{error}", err=True)
         raise typer.Exit(USAGE) from error
@@ -59,6 +64,7 @@ def roofline(
     title = f"Roofline of run {', '.join(runs)}" if len(runs) < 4 else f"Roofline of {len(runs)} runs"
     loaded, found, warnings = with_roofs(loaded, paths)
     frame, devices = points(loaded)
+    frame = _with_ceilings(frame, loaded, kernels)
     present(
         frame, devices, output or paths[0].parent, title,
         statuses=statuses, notes=[*notes, *found], warnings=warnings, rows=rows, as_json=as_json,
@@ -76,6 +82,24 @@ def _load(records: Sequence[Path]) -> tuple[list[Path], Loaded]:
         records = [newest]
     paths = [path / "records.jsonl" if path.is_dir() else path for path in records]
     return paths, load(paths)
+
+
+def _kernels(compiled: Path | None) -> list[Kernel]:
+    if compiled is None:
+        return []
+    from analysis.compiled import load_kernels
+
+    return load_kernels(compiled)[2]
+
+
+def _with_ceilings(frame: pd.DataFrame, loaded: Loaded, kernels: Sequence[Kernel]) -> pd.DataFrame:
+    if not kernels or frame.empty:
+        return frame
+    from analysis.compile_ceilings import with_compile_ceilings
+
+    told = {name: loaded.environment_of(name).compute_capability or "" for name in frame["device"].unique()}
+    archs = {name: int(text.replace(".", "")) for name, text in told.items() if text.replace(".", "").isdecimal()}
+    return with_compile_ceilings(frame, kernels, archs)
 
 
 def run_lines(loaded: Loaded) -> list[str]:

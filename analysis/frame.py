@@ -6,9 +6,11 @@ properties and no column.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -56,6 +58,7 @@ def load(paths: Sequence[Path]) -> Loaded:
     frame = pd.DataFrame([_row(record) for record in records])
     for name in TILE:
         frame[name] = [float(record.config.get(name, "nan")) for record in records]
+    frame["config"] = [config_key(record.config) for record in records]
     for axis in AXES:
         frame[axis] = frame[axis].astype("Int64")
     for count in ("flops", "bytes", "overhead_bytes"):
@@ -70,6 +73,11 @@ def device_label(environment: Environment | None) -> str:
     if environment is None:
         return ""
     return environment.device_name or ("CPU" if environment.device_type == "cpu" else "")
+
+
+def config_key(config: Mapping[str, Any]) -> str:
+    """A configuration as text, the same whatever the order of its parameters."""
+    return json.dumps(dict(config), sort_keys=True)
 
 
 def model_of(sources: Sequence[str]) -> str:

@@ -24,6 +24,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from analysis.compile_ticks import draw_ticks
 from analysis.roof_lines import BAND_COLOUR, COLOURS, View, bands, draw_roofs, flat_roofs, sets_of, short
 from analysis.roofline import Device
 from analysis.trajectories import Trajectory, longest, trajectories
@@ -139,7 +140,7 @@ def _draw_panel(axes: Axes, rows: pd.DataFrame, device: Device) -> None:
     lines = trajectories(rows)
     _draw_trajectories(axes, lines)
     _draw_points(axes, rows)
-    _draw_legend(axes, rows, device, dtypes, lines)
+    _draw_legend(axes, rows, device, dtypes, lines, draw_ticks(axes, rows, device))
 
 
 def _view(rows: pd.DataFrame, device: Device, dtypes: Sequence[str]) -> View:
@@ -246,9 +247,10 @@ def _draw_points(axes: Axes, rows: pd.DataFrame) -> None:
 
 
 def _draw_legend(
-    axes: Axes, rows: pd.DataFrame, device: Device, dtypes: Sequence[str], lines: Sequence[Trajectory]
-) -> None:
-    handles: list[Artist] = []
+    axes: Axes, rows: pd.DataFrame, device: Device, dtypes: Sequence[str], lines: Sequence[Trajectory],
+    ceilings: Sequence[Line2D],
+) -> None:  # fmt: skip
+    handles: list[Artist] = [*ceilings]
     counts_of = rows["phase"].value_counts()
     for phase in sorted(counts_of.index, key=lambda p: [*PHASE_COLOURS, p].index(p)):
         colour = PHASE_COLOURS.get(str(phase), OTHER_COLOUR)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from bench.cmd_check import check
+from bench.cmd_compile import compile_kernels
 from bench.cmd_gpu import gpu
 from bench.cmd_list import list_cases
 from bench.cmd_merge import merge
@@ -26,6 +27,7 @@ app.command("merge")(merge)
 app.command("tune")(tune)
 app.command("profile")(profile)
 app.command("gpu")(gpu)
+app.command("compile")(compile_kernels)
 
 if __name__ == "__main__":
     app(prog_name="python -m bench")

@@ -61,7 +61,9 @@ class Compiled:
         kernel: the kernel's name.
         num_warps: after specialisation, producer warps included.
         shared_bytes: of a block.
+        num_stages, pdl: as asked of the compiler.
         grid: programs along x, y, z.
+        ttir, ttgir: Triton's own form of the kernel, before and after it chose layouts and pipelines.
         seconds: compile time; 0 where Triton's cache had it.
         triton, ptxas: versions.
     """
@@ -70,8 +72,12 @@ class Compiled:
     kernel: str
     arch: int
     cubin: bytes = field(repr=False)
+    ttir: str = field(repr=False)
+    ttgir: str = field(repr=False)
     ptx: str = field(repr=False)
     num_warps: int
+    num_stages: int
+    pdl: bool
     shared_bytes: int
     grid: tuple[int, int, int]
     seconds: float
@@ -145,8 +151,10 @@ def _compiled(case_id: str, arch: int, kernel: _Kernel, grid: tuple[int, int, in
         kernel=kernel.metadata.name,
         arch=arch,
         cubin=kernel.cubin,
-        ptx=kernel.ptx,
+        **kernel.texts,
         num_warps=kernel.metadata.num_warps,
+        num_stages=kernel.metadata.num_stages,
+        pdl=bool(kernel.metadata.launch_pdl),
         shared_bytes=kernel.metadata.shared,
         grid=grid,
         seconds=kernel.seconds,
@@ -182,7 +190,7 @@ def compile_driver(arch: int) -> Iterator[CompileDriver]:
 class _Kernel:
     """A kernel as the compiler leaves it, by the order of its calls: listener, launcher, load."""
 
-    ptx: str
+    texts: dict[str, str]
     seconds: float
     metadata: Any = None
     cubin: bytes = b""
@@ -241,10 +249,11 @@ class CompileDriver(DriverBase):  # type: ignore[misc]
         raise RuntimeError("kernels are compiled, not run: nothing can be timed")
 
     def on_compiled(self, *, src: Any, metadata: Any, metadata_group: Any, times: Any, cache_hit: bool) -> None:
-        """Triton's compilation listener: keeps the PTX and the time it took."""
-        ptx = next(path for name, path in metadata_group.items() if name.endswith(".ptx"))
+        """Triton's compilation listener: keeps the texts of the kernel and the time it took."""
+        files = {Path(name).suffix[1:]: Path(path) for name, path in metadata_group.items()}
+        texts = {kind: files[kind].read_text(encoding="utf-8") for kind in ("ttir", "ttgir", "ptx")}
         seconds = 0.0 if cache_hit else times.total / 1e6
-        self._kernels[metadata["hash"]] = _Kernel(Path(ptx).read_text(encoding="utf-8"), seconds)
+        self._kernels[metadata["hash"]] = _Kernel(texts, seconds)
 
     def launcher_cls(self, src: Any, metadata: Any) -> Any:
         """What Triton calls to launch the kernel."""

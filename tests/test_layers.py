@@ -16,7 +16,7 @@ PACKAGES = ("kernels", "bench", "analysis")
 ALLOWED = {
     "kernels": (),
     "bench": ("kernels",),
-    "analysis": ("bench.record", "bench.stopping", "kernels.work", "kernels.models"),
+    "analysis": ("bench.record", "bench.compiled", "bench.stopping", "kernels.work", "kernels.models"),
 }
 """What a package may import of the others: a package with all in it, or single modules. Its own it always may."""
 CATCH_ALL_NAMES = {"utils.py", "util.py", "helpers.py", "common.py", "misc.py"}

@@ -236,6 +236,25 @@ def test_make_compile_matrix_runs_the_ends_of_the_supported_range_and_the_pin() 
     assert paths == ["", f"3.{first}.0", f"3.{int(end) - 1}.0"]
 
 
+def test_make_compile_compare_holds_each_triton_against_its_own_baseline() -> None:
+    text = make("compile-compare")
+    compiled = re.findall(r"(?m)^(?:PYTHONPATH=\.triton/(\S+) )?\S+ -m bench compile --arch 90 -o (\S+)$", text)
+    oldest = re.findall(r"PYTHONPATH=\.triton/(\S+) \S+ -m pytest", make("compile-matrix"))[0]
+    assert [version for version, _ in compiled] == ["", oldest]
+    compared = re.findall(r"-m analysis compile --baseline (\S+) (\S+) \|\| status=", text)
+    assert [new for _, new in compared] == [directory for _, directory in compiled]
+    assert all((ROOT / old / "compiled.jsonl").exists() for old, _ in compared)
+    assert "make compile-compare" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+
+
+def test_make_compile_baseline_writes_what_compile_compare_reads() -> None:
+    text = make("compile-baseline")
+    written = re.findall(r"-m bench compile --arch \d+ -o (\S+)", text)
+    reported = re.findall(r"(?m)-m analysis compile (\S+)$", text)
+    assert written == reported and f"rm -rf {' '.join(written)}\n" in text
+    assert set(re.findall(r"--baseline (\S+)", make("compile-compare"))) < set(written)
+
+
 def test_nothing_installs_outside_the_environment() -> None:
     for name in ("Makefile", ".ci/run", "constraints.txt", "bench/setup_venv.py"):
         text = (ROOT / name).read_text(encoding="utf-8")

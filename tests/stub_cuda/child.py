@@ -27,7 +27,8 @@ from triton.runtime import driver
 
 from bench.case import Case
 from bench.l2 import Rotation, rotate
-from kernels.registry import OPS
+from bench.launched import kernels_launched
+from kernels.registry import OPS, op_named
 from kernels.spec import Op, Workload
 
 FIRST_ADDRESS = 0x7F00_0000_0000
@@ -147,6 +148,18 @@ def install() -> None:
 def run_cases_here(described: Sequence[tuple[str, str, str, Workload, Any]]) -> list[dict[str, Any]]:
     """`stub_cuda.driver.run_cases`, in the child."""
     return [_run_case(Case(_op(name, module), *asked)) for name, module, *asked in described]
+
+
+def cubins_here(described: Sequence[tuple[str, str, Workload, Any]]) -> list[list[str]]:
+    """Of each (op, provider, workload, config) the hashes of the cubins that its launches load, in order."""
+    hashes = []
+    for name, provider, workload, config in described:
+        op = op_named(name)
+        inputs = op.make_inputs(workload, "meta", 0)
+        with kernels_launched() as kernels:
+            op.providers[provider](**inputs, config=config)
+        hashes.append([str(kernel["cubin_sha256"]) for kernel in kernels])
+    return hashes
 
 
 def _op(name: str, module: str) -> Op:

@@ -1,0 +1,191 @@
+"""What `bench compile` compiles: ops x shape buckets x configurations, and one such job as compile records.
+
+A shape bucket is what chooses other code: dtype, alignment, rows of a decode step, head width. Leaves the compiler to
+`bench.compile`, processes and files to the command.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import triton
+
+from bench.case import Case, merged
+from bench.compile import Compiled, compile_case
+from bench.compiled import CompileRecord, listing_name
+from bench.cubin import listing
+from bench.launched import ENGAGED
+from bench.op_file import load_ops
+from bench.ttgir import deepest_buffer, loops_of
+from kernels.registry import OPS, op_named
+from kernels.spec import Op, Workload
+
+PROVIDER = "triton"
+ALIGNED, RAGGED = 8192, 8190
+"""Sizes whose bfloat16 rows are, and are not, whole pieces of 16 bytes."""
+SIZES: Mapping[str, tuple[Mapping[str, int], ...]] = {
+    "matmul": ({"M": ALIGNED, "N": ALIGNED, "K": ALIGNED}, {"M": ALIGNED, "N": RAGGED, "K": ALIGNED}),
+    "matmul_decode": (
+        *({"M": M, "N": ALIGNED, "K": ALIGNED} for M in (1, 16, 64)),
+        *({"M": M, "N": RAGGED, "K": RAGGED} for M in (1, 16, 64)),
+    ),
+    "attention_prefill": tuple({"q_len": 4096, "head_dim": head_dim} for head_dim in (64, 80, 128, 256)),
+    "attention_decode": (
+        *({"kv_len": 8192, "head_dim": head_dim} for head_dim in (64, 80, 128, 256)),
+        *({"kv_len": 8192, "head_dim": head_dim, "q_len": 8, "kv_heads": 4} for head_dim in (64, 128, 256)),
+    ),
+}
+"""Op -> sizes of one workload a bucket. An op that is not here is compiled for its check workloads."""
+Outcome = list[tuple[CompileRecord, str]]
+"""Of a case: the record and the listing of each kernel that it launches."""
+HINT = re.compile(r"(?:evictionPolicy|cacheModifier|eviction_policy|cache_modifier) = (?!none|evict_normal)(\w+)")
+"""As Triton up to 3.7 and from 3.9 on writes it."""
+HINT_IN_PTX = r"::{0}\b|\b(?:ld|st)\.global(?:\.\w+|::\w+)*\.{0}\b|\bcp\.async\.{0}\b"
+"""L1::evict_first, ld.global.L1::no_allocate.cg, cp.async.ca."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One configuration of one case for one arch; an Op holds functions, so another process is sent its name."""
+
+    op: str
+    workload: Workload
+    arch: int
+    config: Any
+    default: bool
+    op_files: tuple[Path, ...] = ()
+
+
+def buckets(op: Op) -> list[Workload]:
+    """One workload for each shape bucket of an op."""
+    if op.name not in SIZES:
+        return merged(op.check_workloads)
+    defaults = {axis: size for axis, size in op.axes.items() if size is not None}
+    return [
+        workload
+        for dtype in op.dtypes
+        for sizes in SIZES[op.name]
+        for workload in (op.describe_axes(defaults | dict(sizes), dtype, ("of a shape bucket",)),)
+        if not op.unsupported(workload, PROVIDER)
+    ]
+
+
+def jobs(ops: Sequence[Op], archs: Sequence[int], op_files: Sequence[Path] = ()) -> list[Job]:
+    """Every op x bucket x configuration x arch, the configuration that the op would choose first."""
+    return [
+        Job(
+            op=op.name,
+            workload=workload,
+            arch=arch,
+            config=config,
+            default=place == 0,
+            op_files=() if op in OPS else tuple(op_files),
+        )
+        for arch in archs
+        for op in ops
+        if PROVIDER in op.providers
+        for workload in buckets(op)
+        for place, config in enumerate(op.configs(workload, arch) or (None,))
+    ]
+
+
+@cache
+def own_ops(files: tuple[Path, ...]) -> tuple[Op, ...]:
+    """A user's ops, imported once a process: before a job is unpickled whose configuration is of a class of theirs."""
+    return load_ops(files)
+
+
+def case_of(job: Job) -> Case:
+    """The case that a job compiles."""
+    return Case(op_named(job.op, own_ops(job.op_files)), PROVIDER, job.workload)
+
+
+def run_job(job: Job) -> Outcome:
+    """What a job came to."""
+    return outcome_of(case_of(job), job.arch, job.config, default=job.default)
+
+
+def outcome_of(case: Case, arch: int, config: Any, *, default: bool) -> Outcome:
+    """The record and the listing of each kernel that a case launches; one record that says why where there is none."""
+    asked = _asked(case, arch, config, default)
+    try:
+        compiled = compile_case(case, arch, config)
+    except Exception as error:  # a user's wrapper may raise anything: one case of many
+        why = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        return failed(case, arch, config, default=default, why=why)
+    texts = [listing(kernel.sass) for kernel in compiled]
+    return [
+        (_record(asked, case.op.roles, place, kernel, text), text)
+        for place, (kernel, text) in enumerate(zip(compiled, texts, strict=True))
+    ]
+
+
+def failed(case: Case, arch: int, config: Any, *, default: bool, why: str) -> Outcome:
+    """The record of a case without a kernel, with the first line that says why."""
+    first = next((line for line in why.splitlines() if line.strip()), "no message").strip()
+    return [(CompileRecord(**_asked(case, arch, config, default), error=first, triton=triton.__version__), "")]
+
+
+def _asked(case: Case, arch: int, config: Any, default: bool) -> dict[str, Any]:
+    told = ("id", "op", "provider", "phase", "dtype", "axes")
+    return {
+        "case": {name: value for name, value in case.to_json().items() if name in told},
+        "config": dataclasses.asdict(config) if _is_record(config) else {"config": str(config or "")},
+        "default": default,
+        "arch": arch,
+    }
+
+
+def _is_record(config: Any) -> bool:
+    return dataclasses.is_dataclass(config) and not isinstance(config, type)
+
+
+def _record(
+    asked: Mapping[str, Any], roles: Mapping[str, str], place: int, kernel: Compiled, text: str
+) -> CompileRecord:
+    loops = loops_of(kernel.ttgir, roles)
+    return CompileRecord(
+        **asked,
+        launch=place,
+        kernel=kernel.kernel,
+        registers=kernel.registers,
+        stack_bytes=kernel.stack_bytes,
+        spill_loads=kernel.spill_loads,
+        spill_stores=kernel.spill_stores,
+        shared_bytes=kernel.shared_bytes,
+        num_warps=kernel.num_warps,
+        grid=kernel.grid,
+        engaged=engaged(kernel, loops),
+        loops=tuple(loops),
+        cubin_sha256=kernel.cubin_sha256,
+        listing=listing_name(text),
+        seconds=kernel.seconds or None,
+        triton=kernel.triton,
+        ptxas=kernel.ptxas,
+    )
+
+
+def engaged(kernel: Compiled, loops: list[dict[str, Any]]) -> dict[str, bool]:
+    """Option that the kernel's source or launch asks for -> whether the compiled kernel has it.
+
+    What was asked for stands in Triton's first form of the kernel, where nothing is dropped yet.
+    """
+    asked: dict[str, bool] = {}
+    if "tt.warp_specialize" in kernel.ttir:
+        asked["warp_specialize"] = "ttg.warp_specialize(" in kernel.ttgir
+    if "tt.descriptor_load" in kernel.ttir:
+        asked["tma"] = ENGAGED["tma"] in kernel.ptx
+    if kernel.pdl:
+        asked["pdl"] = ENGAGED["pdl"] in kernel.ptx
+    if kernel.num_stages > 1 and any(loop["flops"] for loop in loops):
+        # A copy that is waited for before the next is issued needs one slot less than stages.
+        asked["num_stages"] = deepest_buffer(loops) >= kernel.num_stages - 1
+    for hint in sorted(set(HINT.findall(kernel.ttir))):
+        asked[f"hint {hint}"] = re.search(HINT_IN_PTX.format(hint), kernel.ptx) is not None
+    return asked
