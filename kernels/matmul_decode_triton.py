@@ -62,7 +62,7 @@ FEW_ROWS = (
 MANY_ROWS = (
     Config(form="swap", block_n=64, block_k=128, num_stages=4, ctas_per_sm=1),
     Config(form="tile", block_n=64, block_k=128, num_stages=4, ctas_per_sm=1),
-    Config(form="swap", block_n=128, block_k=64, num_stages=5, ctas_per_sm=1),
+    Config(form="swap", block_n=128, block_k=64, num_warps=8, num_stages=5, ctas_per_sm=1),
 )
 BLACKWELL = (
     Config(form="tile", block_n=64, block_k=128, num_warps=8, num_stages=4, ctas_per_sm=1),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import triton
 
+from bench import compile_jobs
 from bench.case import Case
 from bench.compile import LIMITS, REGISTERS, Compiled, compile_case
 from bench.suites import suite_workloads
@@ -51,8 +52,9 @@ def checked() -> list[Case]:
 
 
 def configured() -> list[tuple[Case, Any]]:
-    """The typical cases with each of their launch configurations on sm_90."""
-    return [(case, config) for case in typical() for config in case.op.configs(case.workload, 90)]
+    """Typical cases, and rows of odd length, with each of their launch configurations on sm_90."""
+    cases = [*typical(), asked("matmul_decode", "bfloat16", M=64, N=8190, K=8190)]
+    return [(case, config) for case in cases for config in case.op.configs(case.workload, 90)]
 
 
 def asked(op: str, dtype: str, **axes: int) -> Case:
@@ -63,18 +65,12 @@ def asked(op: str, dtype: str, **axes: int) -> Case:
 
 
 def buckets() -> list[Case]:
-    """What chooses among default configurations: dtypes, alignments, rows and head widths."""
-    cases = []
-    for dtype in ("bfloat16", "tfloat32", "float32"):
-        cases += [asked("matmul", dtype, M=8192, N=N, K=8192) for N in (8192, 8190)]
-        cases += [asked("matmul_decode", dtype, M=M, N=N, K=N) for M, N in ((1, 8192), (8, 8190), (64, 8190))]
-    for head_dim in (64, 80, 128, 256):
-        cases.append(asked("attention_prefill", "bfloat16", q_len=4096, head_dim=head_dim))
-        for q_len, kv_heads in ((1, 4), (8, 4), (8, 2)):
-            sizes = {"head_dim": head_dim, "q_len": q_len, "kv_heads": kv_heads}
-            cases.append(asked("attention_decode", "bfloat16", kv_len=8192, **sizes))
-            cases.append(asked("attention_decode", "float32", kv_len=8192, **sizes))
-    return [*cases, asked("attention_prefill", "float32", q_len=4096)]
+    """What chooses among default configurations; float16 compiles as bfloat16 does. At the end the most packed rows."""
+    cases = [Case(op, "triton", w) for op in TRITON_OPS for w in compile_jobs.buckets(op) if w.dtype != "float16"]
+    for dtype in ("bfloat16", "float32"):
+        for width in (64, 128, 256):
+            cases.append(asked("attention_decode", dtype, kv_len=8192, head_dim=width, q_len=8, kv_heads=2))
+    return cases
 
 
 @pytest.mark.parametrize("arch", (80, 90, 100))
