@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +15,7 @@ import typer
 
 from bench import selection as options
 from bench.compile import LIMITS
+from bench.compile_cache import ensure_writable
 from bench.compile_jobs import PROVIDER, Job, Outcome, case_of, failed, jobs, own_ops, run_job
 from bench.compiled import RECORDS, CompileRecord, CompileWriter
 from bench.environment import environment
@@ -41,6 +43,7 @@ def compile_kernels(
         wanted = jobs(chosen_ops(ops, own_ops(files)), archs, files)
         if not wanted:
             raise ValueError(f"none of these ops has a provider {PROVIDER}: nothing to compile")
+        ensure_writable(partial(stderr.print, markup=False))
         records: list[CompileRecord] = []
         with CompileWriter(output, environment("cpu")) as writer:
             for outcome in outcomes(wanted):

@@ -19,6 +19,7 @@ from rich.table import Table
 
 from bench import selection as options
 from bench.case import Case
+from bench.compile_cache import ensure_writable
 from bench.device import choose_device
 from bench.environment import environment
 from bench.lock import device_lock
@@ -137,6 +138,7 @@ def new_session(
     chosen = choose_device(device)
     if chosen == "cpu" and method.timer != "auto":
         raise ValueError(f"--timer {method.timer} needs a GPU: a CPU has one clock, which is --timer auto")
+    ensure_writable(partial(stderr.print, markup=False))
     run_id = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{chosen}-{secrets.token_hex(2)}"
     return Session(
         run=run_id,

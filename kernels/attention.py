@@ -8,6 +8,7 @@ and a log-sum-exp of -inf. Log-sum-exp is natural.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own documentation calls it F
@@ -43,6 +44,14 @@ def check_shapes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
 def padded_width(head_dim: int) -> int:
     """The power of two, at least 64, that a Triton kernel pads a head to in registers and shared memory."""
     return max(64, 1 << (head_dim - 1).bit_length())
+
+
+def too_wide(axes: Mapping[str, int]) -> str | None:
+    """Why the Triton kernels do not take a head of this width; None when they do."""
+    width = max(axes["head_dim"], axes.get("v_head_dim", 0))
+    if width <= WIDEST_HEAD:
+        return None
+    return f"heads are {width} wide: a block's shared memory holds the Triton kernels' tiles to {WIDEST_HEAD}"
 
 
 def visible_keys(

@@ -21,6 +21,7 @@ from kernels.attention import (
     padded_width,
     sdpa,
     sdpa_backend,
+    too_wide,
     visible_keys,
 )
 from kernels.inputs import Sampler, torch_dtype
@@ -199,6 +200,8 @@ def unsupported(workload: Workload, provider: str) -> str | None:
         return f"q_len={a['q_len']}: attention_decode is for 1 to {MAX_QUERIES} new tokens; use attention_prefill"
     if a["q_heads"] % a["kv_heads"]:
         return f"{a['q_heads']} query heads do not divide among {a['kv_heads']} KV heads"
+    if provider == "triton":
+        return too_wide(a)
     if provider == "flash_attn":
         return "flash-attn computes in float16 and bfloat16 only" if workload.dtype == "float32" else None
     if provider.startswith("torch") and min(lens) < a["q_len"]:

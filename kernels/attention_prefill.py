@@ -20,6 +20,7 @@ from kernels.attention import (
     padded_width,
     sdpa,
     sdpa_backend,
+    too_wide,
     visible_keys,
 )
 from kernels.inputs import Sampler, torch_dtype
@@ -185,7 +186,7 @@ def unsupported(workload: Workload, provider: str) -> str | None:
     if a["q_heads"] % a["kv_heads"]:
         return f"{a['q_heads']} query heads do not divide among {a['kv_heads']} KV heads"
     if provider == "triton":
-        return "the Triton kernel has no sliding window yet" if a.get("window") else None
+        return too_wide(a) or ("the Triton kernel has no sliding window yet" if a.get("window") else None)
     if provider == "flash_attn":
         return "flash-attn computes in float16 and bfloat16 only" if workload.dtype == "float32" else None
     if not provider.startswith("torch"):

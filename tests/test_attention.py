@@ -284,3 +284,13 @@ def test_lengths_outside_the_allocation_are_refused(lens: tuple[int, ...]) -> No
     k = torch.zeros(2, 8, 1, 16)
     with pytest.raises(ValueError, match=r"kv_lens must lie in 0\.\.8 .*, got"):
         attention_decode.OP.validate(torch.zeros(2, 1, 1, 16), k, k, torch.tensor(lens), ragged=True)
+
+
+@pytest.mark.parametrize("op", [attention_prefill.OP, attention_decode.OP], ids=lambda op: op.name)
+def test_e14_a_head_that_no_block_holds_is_unsupported_with_its_width(op: Op) -> None:
+    """E14: two stages of K and V tiles of 64 x 512 bfloat16 are 262,144 bytes, over the 232,448 of sm_90."""
+    sizes = {axis: size for axis, size in op.axes.items() if size is not None} | {"q_len": 1, "kv_len": 64}
+    for width, told in ((512, True), (257, True), (256, False)):
+        workload = op.describe_axes(sizes | {"head_dim": width}, "bfloat16", ())
+        reason = op.unsupported(workload, "triton")
+        assert (f"heads are {width} wide" in reason) if told and reason else reason is None and not told

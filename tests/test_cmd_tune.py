@@ -98,7 +98,10 @@ def op_of(file: Path) -> Op:
 
 
 def test_every_fate_from_compiler_to_table(fates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A spill, a dying compiler, a wrong result, a crash: none ends the run, none wins; a fifth is not measured."""
+    """A spill, a dying compiler, a wrong result, a crash: none ends the run, none wins; a fifth is not measured.
+
+    E14: nor does a configuration over the shared memory of a block.
+    """
     monkeypatch.setattr(cmd_tune, "new_session", lambda device, seconds, seed: on_h100())
     out = tmp_path / "out"
     result = bench("--op-file", str(fates), *QUESTION, "-o", str(out), "--budget", "300", "--json")
