@@ -68,7 +68,11 @@ POINTERS = {
     128: (Config(block_m=64, block_n=64, num_warps=8, num_stages=2, descriptors=""),),
     256: (Config(block_m=64, block_n=64, num_warps=8, num_stages=2, descriptors=""),),
 }
-EXACT = {width: (Config(block_m=32, block_n=16, num_warps=8, descriptors=""),) for width in (64, 128, 256)}
+EXACT = {
+    64: (Config(block_m=32, block_n=16, num_stages=2, descriptors=""),),
+    128: (Config(block_m=32, block_n=16, num_stages=2, descriptors=""),),
+    256: (Config(block_m=32, block_n=16, num_stages=3, descriptors=""),),
+}
 """float32: products on the CUDA cores, from registers."""
 
 TUNED: Table[Config] = {}
