@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench.record import RecordError, write_atomically
+from analysis.files import write_all
+from bench.record import RecordError
 
 if TYPE_CHECKING:
     from analysis.compiled import Kernel
@@ -47,9 +48,7 @@ def compile_report(
         _compare(older, kernels, failed)
         return
     directory = output or (records if records.is_dir() else records.parent)
-    problems = [
-        problem for path, make in outputs(kernels, failed, directory).items() if (problem := _write(path, make))
-    ]
+    problems = write_all(outputs(kernels, failed, directory))
     for line in problems:
         typer.echo(f"warning: {line}", err=True)
     _tell(kernels, failed)
@@ -87,14 +86,6 @@ def outputs(
 
         made |= {directory / f"table{mark}.md": text, directory / figure: drawn}
     return made
-
-
-def _write(path: Path, make: Callable[[], str | bytes]) -> str:
-    try:
-        write_atomically(path, make())
-    except Exception as error:  # whatever one output dies of, the others are still worth having
-        return f"{path}: not written: {type(error).__name__}: {error}"
-    return ""
 
 
 def _tell(kernels: Sequence[Kernel], failed: Sequence[CompileRecord]) -> None:

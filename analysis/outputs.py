@@ -12,8 +12,8 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.files import write_all
 from analysis.roofline import Device
-from bench.record import write_atomically
 
 POINT_COLUMNS = (
     "case_id", "op", "provider", "phase", "dtype", "technique", "M", "N", "K", "batch", "q_len", "kv_len", "q_heads",
@@ -64,15 +64,7 @@ def write_report(
         "roofline.png": lambda: figure()[0].png(figure()[1]),
         "roofline.svg": lambda: figure()[0].svg(figure()[1]),
     }
-    return [problem for name, make in made.items() if (problem := _write(directory / name, make))]
-
-
-def _write(path: Path, make: Callable[[], str | bytes]) -> str:
-    try:
-        write_atomically(path, make())
-    except Exception as error:  # whatever one output dies of, the others are still worth having
-        return f"{path}: not written: {type(error).__name__}: {error}"
-    return ""
+    return write_all({directory / name: make for name, make in made.items()})
 
 
 def point_columns(points: pd.DataFrame) -> pd.DataFrame:
