@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from analysis import peaks
-from analysis.frame import Loaded, model_of
+from analysis.frame import Loaded, config_key, model_of
 from analysis.reference_attention import attention_columns, mla_columns
 from analysis.reference_gemm import gemm_columns, launches_per_sample
 from analysis.reference_tables import (
@@ -58,7 +58,7 @@ COLUMNS = (
     "run", "case_id", "op", "provider", "phase", "dtype", "technique", *AXES, "model", "source", "weight_dtype",
     "kv_dtype", "scale", "status", "detail", "time_us", "low_us", "high_us", "samples", "drift", "flops", "bytes",
     "overhead_bytes", "counting", "timer", "cache", "regime", "launch", "inputs", "stop_reason", "includes", "flags",
-    "data", "kernel", "device", "device_type",
+    "data", "kernel", "device", "device_type", "config",
 )  # fmt: skip
 """The columns of `analysis.frame`, in its order."""
 
@@ -196,7 +196,8 @@ def _environment(table: Table, device: str) -> Environment:
 
 def _named(rows: pd.DataFrame, run: str, environment: Environment) -> pd.DataFrame:
     """The columns of `analysis.frame`, with the run, the device and the case ids."""
-    named = rows.assign(run=run, case_id=case_ids(rows), device=environment.device_name, device_type="cuda")
+    device = {"device": environment.device_name, "device_type": "cuda"}
+    named = rows.assign(run=run, case_id=case_ids(rows), config=config_key({}), **device)
     return named[list(COLUMNS)]
 
 

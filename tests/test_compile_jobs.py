@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import stub_cuda.driver
 from stub_cuda import run_in_stub
 from toy_ops import OVER_SHARED, SPILLING, TOY, describe
 from typer.testing import CliRunner, Result
@@ -59,8 +60,14 @@ def test_buckets_are_of_every_dtype_and_can_be_run(op: Any) -> None:
     assert not any(op.unsupported(workload, "triton") for workload in buckets(op))
 
 
-def test_the_compiled_kernel_is_the_one_that_a_launch_uses() -> None:
-    """Triton's own driver, launcher and cache on the stub libcuda load a cubin of the same hash for every launch."""
+def test_the_compiled_kernel_is_the_one_that_a_launch_uses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton's own driver, launcher and cache on the stub libcuda load a cubin of the same hash for every launch.
+
+    Both caches are new: in the usual ones may be what another state of the checkout compiled, and a cubin names files
+    and lines.
+    """
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(stub_cuda.driver, "BUILT", tmp_path / "stub")
     chosen = first_jobs()
     launched = run_in_stub("stub_cuda.child:cubins_here", [(j.op, "triton", j.workload, j.config) for j in chosen])
     compiled = [

@@ -192,7 +192,9 @@ def test_a_failing_command_is_named() -> None:
 def make(target: str, *variables: str) -> str:
     if shutil.which("make") is None:
         pytest.skip("no make here")
-    done = subprocess.run(["make", "-n", target, *variables], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["make", "--no-print-directory", "-n", target, *variables], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     return done.stdout
 
 
