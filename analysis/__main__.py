@@ -8,6 +8,7 @@ import sys
 
 import typer
 
+from analysis.cmd_compare import compare
 from analysis.cmd_compile import compile_report
 from analysis.cmd_reference import reference
 from analysis.cmd_roofline import roofline
@@ -27,6 +28,7 @@ def main() -> None:
 
 app.command()(roofline)
 app.command()(reference)
+app.command()(compare)
 app.command("compile")(compile_report)
 
 

@@ -59,6 +59,7 @@ def load(paths: Sequence[Path]) -> Loaded:
     for name in TILE:
         frame[name] = [float(record.config.get(name, "nan")) for record in records]
     frame["config"] = [config_key(record.config) for record in records]
+    frame["asked_inputs"] = [str(record.asked.get("inputs", "")) for record in records]
     for axis in AXES:
         frame[axis] = frame[axis].astype("Int64")
     for count in ("flops", "bytes", "overhead_bytes"):

@@ -1,0 +1,239 @@
+"""Two runs against each other: which cases belong together, what each side timed, and one verdict a case.
+
+Rows join on case, device, timer, cache, regime, launch and inputs; what is left over of a case on both sides is one
+pair whose conditions differ. A process is a run; of a run's record that is there twice the last one counts, and a
+failure that its own file repeats with success is none. The rule of the verdict is left to `analysis.verdicts`, what
+may be compared to `analysis.comparable`, the output to `analysis.compare_output`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.comparable import PREFIX, compared_conditions, conditions, told_lines
+from analysis.flags import doubted
+from analysis.frame import load
+from analysis.methods import METHOD
+from analysis.processes import order_of, paired, spreads
+from analysis.verdicts import COMPARED, Rules, Verdict, judged
+from bench.record import RecordError, Status
+
+KEY = ["case_id", "device", *METHOD]
+UNTIMED = (Status.SKIPPED, Status.UNSUPPORTED)
+"""Statuses of a case that nobody expected a time of."""
+COLUMNS = (
+    "case_id", "baseline_us", "candidate_us", "ratio", "low", "high", "adjusted_p", "verdict", "reason",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What came out.
+
+    Attributes:
+        cases: COLUMNS, one row a case, the worst first.
+        warnings: conditions that differ, runs in a bad order, and what else to know.
+        code: 0, 1, 3 or 4.
+    """
+
+    cases: pd.DataFrame
+    warnings: tuple[str, ...]
+    code: int
+
+    def verdicts(self) -> dict[str, int]:
+        """How many cases have each verdict, those that none has too."""
+        counts = self.cases["verdict"].value_counts()
+        return {verdict.value: int(counts.get(verdict.value, 0)) for verdict in Verdict}
+
+
+def side_of(paths: Sequence[Path]) -> pd.DataFrame:
+    """The records of one side, a row each: those of `analysis.frame`, conditions, taken_at, uuid.
+
+    Args:
+        paths: record files; directories with a `records.jsonl`, or whose directories have one: a process each.
+
+    Raises:
+        RecordError: a file that cannot be used.
+    """
+    parts = []
+    for file in dict.fromkeys(file for path in paths for file in _files(path)):
+        loaded = load([file])
+        environments = loaded.environments
+        frame = loaded.frame.assign(
+            file=str(file),
+            doubted=doubted(loaded.frame),
+            taken_at=loaded.frame["run"].map({run: e.taken_at or "" for run, e in environments.items()}),
+            uuid=loaded.frame["run"].map({run: e.uuid or "" for run, e in environments.items()}),
+        )
+        parts.append(pd.concat([frame, conditions(loaded)], axis=1))
+    side = pd.concat(parts, ignore_index=True)
+    names = [c for c in side.columns if c.startswith(PREFIX)]
+    side = side.assign(**{name: side[name].fillna("") for name in names}).drop_duplicates([*KEY, "run"], keep="last")
+    failed = ~side["status"].isin([Status.OK, *UNTIMED])
+    again = side.duplicated([*KEY, "file"], keep="last")
+    return side[~(failed & again)].reset_index(drop=True)
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir() or (path / "records.jsonl").exists():
+        return [path / "records.jsonl" if path.is_dir() else path]
+    found = sorted(path.glob("*/records.jsonl"))
+    if not found:
+        raise RecordError(f"{path}: no records.jsonl in it or in its directories; wanted those of `bench run -o DIR`")
+    return found
+
+
+def compare(
+    baseline: pd.DataFrame,
+    candidate: pd.DataFrame,
+    rules: Rules,
+    *,
+    allowed: Collection[str] = (),
+    noise: pd.DataFrame | None = None,
+    strict: bool = False,
+) -> Comparison:
+    """Every case of two sides.
+
+    Args:
+        baseline, candidate: as `side_of` gives them.
+        rules: how large a change must be.
+        allowed: FIELDs of `analysis.comparable` that may differ.
+        noise: runs of one code, for the A/A floor.
+        strict: a missing case is exit code 3.
+    """
+    order = order_of(baseline, candidate)
+    cases = _joined(_summary(baseline), _summary(candidate))
+    both = cases["side"] == "both"
+    refused, differences = compared_conditions(cases[both], allowed)
+    cases = _settled(cases, refused.reindex(cases.index, fill_value=""))
+    ready = cases["verdict"] == ""
+    measured = spreads(paired(cases[ready], baseline, candidate, order, KEY), noise, KEY)
+    rows = pd.concat([cases[~ready], judged(measured, rules) if len(measured) else measured])
+    rank = {verdict.value: i for i, verdict in enumerate(RANK)}
+    rows = rows.assign(rank=rows["verdict"].map(rank), size=-(rows["ratio"] - 1).abs())
+    rows = rows.sort_values(["rank", "size", "case_id"], kind="stable").reset_index(drop=True)
+    warnings = [*told_lines(differences, allowed), *order.warnings, *_uuids(baseline, candidate)]
+    warnings += [
+        f"pattern {pattern!r} of --threshold-for matches no case"
+        for pattern, _ in rules.of_cases
+        if not Rules(threshold=0, of_cases=[(pattern, 1)]).thresholds(rows["case_id"]).any()
+    ]
+    return Comparison(
+        cases=rows[list(COLUMNS)], warnings=tuple(warnings), code=exit_code(rows["verdict"], strict=strict)
+    )
+
+
+RANK = (
+    Verdict.SLOW, Verdict.INVALID, Verdict.MISSING, Verdict.NOT_COMPARABLE, Verdict.AMBIGUOUS, Verdict.FAST,
+    Verdict.NEW, Verdict.SAME,
+)  # fmt: skip
+"""In the order of a table."""
+
+
+def exit_code(verdicts: pd.Series[str], *, strict: bool = False) -> int:
+    """1 any SLOW; else 4 any INVALID; else 3 nothing comparable, or strict and any MISSING; else 0."""
+    seen = set(verdicts)
+    if Verdict.SLOW in seen:
+        return 1
+    if Verdict.INVALID in seen:
+        return 4
+    if not seen & set(COMPARED) or (strict and Verdict.MISSING in seen):
+        return 3
+    return 0
+
+
+def _summary(side: pd.DataFrame) -> pd.DataFrame:
+    """One row a case: n, mean, var of the logarithms of its processes' medians; why it is invalid or has no time."""
+    ok = side["status"] == Status.OK
+    usable = ok & ~side["doubted"] & (side["time_us"] > 0) & np.isfinite(side["time_us"])
+    absent = side["status"].isin(UNTIMED)
+    detail = side["status"] + ": " + side["detail"].astype(str)
+    time = "time of " + side["time_us"].astype(str) + " us"
+    fault = np.where(~ok, detail, np.where(side["doubted"], "its run flagged it suspect: " + side["flags"], time))
+    rows = side.assign(
+        log=np.log(side["time_us"].where(usable)),
+        fault=pd.Series(fault, index=side.index).where(~usable & ~absent),
+        absent=detail.where(absent),
+    )
+    names = [c for c in side.columns if c.startswith(PREFIX)]
+    groups = rows.groupby(KEY, sort=False, dropna=False)
+    summary = groups.agg(
+        n=("log", "count"), mean=("log", "mean"), var=("log", "var"), fault=("fault", "first"),
+        absent=("absent", "first"), **{name: (name, "first") for name in names},
+    )  # fmt: skip
+    summary["mixed"] = ""
+    if len(summary) < len(side):
+        for name in names:
+            several = groups[name].nunique() > 1
+            if several.any():
+                named = summary["mixed"] + np.where(summary["mixed"] == "", "", ", ") + name.removeprefix(PREFIX)
+                summary["mixed"] = summary["mixed"].mask(several, named)
+    return summary.reset_index()
+
+
+def _joined(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
+    """The cases of both sides, columns with _a and _b; `side` is both, left (MISSING) or right (NEW)."""
+    a, b = a.assign(id_a=range(len(a))), b.assign(id_b=range(len(b)))
+    exact = a[[*KEY, "id_a"]].merge(b[[*KEY, "id_b"]], on=KEY, validate="one_to_one")
+    left, right = a[~a["id_a"].isin(exact["id_a"])], b[~b["id_b"].isin(exact["id_b"])]
+    alone = [rest[~rest["case_id"].duplicated(keep=False)] for rest in (left, right)]
+    changed = alone[0][["case_id", "id_a"]].merge(alone[1][["case_id", "id_b"]], on="case_id")
+    pairs = pd.concat([exact[["id_a", "id_b"]], changed[["id_a", "id_b"]]])
+    both = pairs.merge(a.drop(columns="id_a").add_suffix("_a").assign(id_a=a["id_a"]), on="id_a")
+    both = both.merge(b.drop(columns="id_b").add_suffix("_b").assign(id_b=b["id_b"]), on="id_b")
+    missing = left[~left["id_a"].isin(pairs["id_a"])].drop(columns="id_a").add_suffix("_a").assign(side="left")
+    new = right[~right["id_b"].isin(pairs["id_b"])].drop(columns="id_b").add_suffix("_b").assign(side="right")
+    cases = pd.concat([both.assign(side="both"), missing, new], ignore_index=True)
+    elsewhere = cases["case_id_a"].isin(b["case_id"]) | cases["case_id_b"].isin(a["case_id"])
+    return cases.assign(case_id=cases["case_id_a"].fillna(cases["case_id_b"]), elsewhere=elsewhere)
+
+
+def _settled(cases: pd.DataFrame, refused: pd.Series[str]) -> pd.DataFrame:
+    """Verdict and reason of the cases that need no times, '' for the others; and the times of all."""
+    told: dict[str, Any] = {name: cases[name].astype("object").where(cases[name].notna(), "") for name in TEXTS}
+    both, n_a, n_b = cases["side"] == "both", cases["n_a"].fillna(0), cases["n_b"].fillna(0)
+    otherwise: Any = pd.Series(np.where(cases["elsewhere"], "; the other side has it in other ways", ""), cases.index)
+    fault = ("baseline: " + told["fault_a"]).where(told["fault_a"] != "", "candidate: " + told["fault_b"])
+    mixed = ("processes of the baseline differ in " + told["mixed_a"]).where(
+        told["mixed_a"] != "", "processes of the candidate differ in " + told["mixed_b"]
+    )
+    invalid = ((told["fault_a"] != "") & (cases["side"] != "right")) | (told["fault_b"] != "")
+    no_a, no_b = both & (n_a == 0), both & (n_b == 0)
+    left, right = cases["side"] == "left", cases["side"] == "right"
+    steps = [
+        (invalid, Verdict.INVALID, fault),
+        (left & (n_a == 0), Verdict.NOT_COMPARABLE, "baseline: " + told["absent_a"] + "; not in the candidate"),
+        (right & (n_b == 0), Verdict.NOT_COMPARABLE, "candidate: " + told["absent_b"] + "; not in the baseline"),
+        (left, Verdict.MISSING, "not in the candidate" + otherwise),
+        (right, Verdict.NEW, "not in the baseline" + otherwise),
+        (no_a & no_b, Verdict.NOT_COMPARABLE, "timed by neither side: " + told["absent_b"]),
+        (no_a, Verdict.NEW, "baseline: " + told["absent_a"]),
+        (no_b, Verdict.MISSING, "candidate: " + told["absent_b"]),
+        (refused != "", Verdict.NOT_COMPARABLE, refused),
+        ((told["mixed_a"] != "") | (told["mixed_b"] != ""), Verdict.NOT_COMPARABLE, mixed),
+    ]  # fmt: skip
+    verdict = pd.Series("", index=cases.index, dtype="object")
+    reason = verdict.copy()
+    for holds, said, why in steps:
+        first = holds & (verdict == "")
+        verdict, reason = verdict.mask(first, said.value), reason.mask(first, why)
+    nothing = dict.fromkeys(("ratio", "low", "high", "adjusted_p"), np.nan)
+    return cases.assign(
+        verdict=verdict, reason=reason, baseline_us=np.exp(cases["mean_a"].astype(float)),
+        candidate_us=np.exp(cases["mean_b"].astype(float)), **nothing,
+    )  # fmt: skip
+
+
+TEXTS = ("fault_a", "fault_b", "absent_a", "absent_b", "mixed_a", "mixed_b")
+
+
+def _uuids(baseline: pd.DataFrame, candidate: pd.DataFrame) -> list[str]:
+    """Boards of the same model are no fault, but worth a look."""
+    a, b = (", ".join(sorted(set(side["uuid"]) - {""})) for side in (baseline, candidate))
+    return [f"another board of the same name or another device: UUID {a} -> {b}"] if a and b and a != b else []

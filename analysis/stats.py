@@ -1,0 +1,76 @@
+"""Intervals of a ratio of times between processes, elementwise on columns, and what is read beside them.
+
+Everything is done on logarithms of process-level medians: a ratio is a difference there, and up and down weigh alike.
+The interval of one process's median is `bench.stopping.median_interval`; what a ratio means is left to
+`analysis.verdicts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+CONFIDENCE = 0.95
+
+
+def welch(sums: Sequence[Floats]) -> tuple[Floats, Floats]:
+    """(standard error, degrees of freedom) of the difference of two means whose variances need not be equal.
+
+    Args:
+        sums: count, then sample variance of the one side, then of the other: n_a, var_a, n_b, var_b, each [cases].
+    """
+    n_a, var_a, n_b, var_b = sums
+    with np.errstate(divide="ignore", invalid="ignore"):
+        a, b = var_a / n_a, var_b / n_b
+        freedom = (a + b) ** 2 / (a**2 / (n_a - 1) + b**2 / (n_b - 1))
+    return np.sqrt(a + b), np.where(np.isfinite(freedom), freedom, n_a + n_b - 2)
+
+
+def t_interval(difference: Floats, error: Floats, freedom: Floats) -> tuple[Floats, Floats, Floats]:
+    """(low, high, p) of differences [cases] with standard errors: the 95 % interval and the two-sided p of zero.
+
+    An error of zero leaves nothing to chance: the interval is the difference, p is 1 where that is zero and else 0.
+    """
+    from scipy import stats
+
+    half = stats.t.ppf((1 + CONFIDENCE) / 2, freedom) * error
+    with np.errstate(divide="ignore", invalid="ignore"):
+        p = 2 * stats.t.sf(np.abs(difference / error), freedom)
+    p = np.where(error == 0, np.where(difference == 0, 1.0, 0.0), p)
+    return difference - half, difference + half, p
+
+
+def adjusted(p: Floats) -> Floats:
+    """Benjamini-Hochberg adjusted values; NaN stays NaN and counts for nothing."""
+    from scipy import stats
+
+    known = ~np.isnan(p)
+    out = np.full(len(p), np.nan)
+    if known.any():
+        out[known] = stats.false_discovery_control(p[known])
+    return out
+
+
+def noise_floor(spread: Any, pairs: Any) -> Any:
+    """2 s / sqrt(pairs): what the mean of as many A/A pairs stays below 19 times in 20.
+
+    Args:
+        spread: s, of the logarithm of the ratio of two processes of the same code.
+        pairs: as many as were compared.
+    """
+    return 2 * spread / np.sqrt(pairs)
+
+
+def pair_spread(times_us: Sequence[float]) -> float:
+    """s of the processes of the same code in the order taken, 1st with 2nd, 3rd with 4th; NaN below two.
+
+    Around zero, not around their mean: the same code has the same speed, whatever else differed.
+    """
+    logs = np.log(np.asarray(times_us, dtype=float))
+    even = len(logs) // 2 * 2
+    differences = logs[1:even:2] - logs[0:even:2]
+    return float(np.sqrt(np.mean(differences**2))) if even else float("nan")
