@@ -81,7 +81,7 @@ def main(arch: int, shared_bytes: int, sms: int) -> None:
     with compile_driver(arch):  # wrappers ask the active driver for SMs: the real one would take the GPU
         jobs = groups(arch)
     with ProcessPoolExecutor(
-        max_workers=os.cpu_count(),
+        max_workers=len(os.sched_getaffinity(0)),
         mp_context=get_context("spawn"),
         initializer=use_limits,
         initargs=(arch, shared_bytes, sms),

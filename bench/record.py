@@ -155,19 +155,17 @@ class RecordWriter:
     """Appends a run to a file, one durable line a record: what was measured survives the next crash.
 
     Raises:
-        RecordError: when the file ends in a torn line, which an append would make unreadable.
+        RecordError: a file of another schema, foreign or with a torn line: what is appended could not be read.
     """
 
     def __init__(self, path: Path, run: str, environment: Environment) -> None:
         self.path, self.run = path, run
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists() and path.stat().st_size:
-            with path.open("rb") as existing:
-                existing.seek(-1, os.SEEK_END)
-                if existing.read(1) != b"\n":
-                    raise RecordError(
-                        f"{path}: the last line is cut off; go on with --resume, or write to another directory"
-                    )
+        there = path.read_bytes() if path.exists() else b""
+        if there and not there.endswith(b"\n"):
+            raise RecordError(f"{path}: the last line is cut off; go on with --resume, or write to another directory")
+        if there:
+            _parse(there[: there.index(b"\n")].decode(errors="replace"), f"{path}:1", last=False)
         # A lone surrogate (a message with an undecodable file name in it) becomes the JSON escape it is: \udcff.
         self._file = path.open("a", encoding="utf-8", errors="backslashreplace", newline="\n")
         self._line(header_json(run, environment))

@@ -7,7 +7,7 @@ a machine without NVML has telemetry null with the reason. Throttled and contend
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bench.environment import NoNvmlError, NvmlDevice, open_nvml
@@ -46,7 +46,6 @@ class Telemetry:
             return None
         device, nvml = self._device, self._device.nvml
         device.refused.clear()
-        ours = (os.getpid(), os.getppid())  # a worker's parent only waits, but may hold a context
         power_mw, energy_mj = device.ask("nvmlDeviceGetPowerUsage"), device.ask("nvmlDeviceGetTotalEnergyConsumption")
         reasons = device.ask("nvmlDeviceGetCurrentClocksEventReasons")
         if reasons is None:
@@ -59,12 +58,20 @@ class Telemetry:
             "energy_j": None if energy_mj is None else energy_mj / 1000,
             "temperature_c": device.ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
             "throttle_reasons": None if reasons is None else [n for n, bit in THROTTLING.items() if reasons & bit],
-            "other_processes": None if others is None else sum(p.pid not in ours for p in others),
+            "other_processes": None if others is None else _other_than_ours([process.pid for process in others]),
         }
         for name, policy in VIOLATIONS.items():
             violation = device.ask("nvmlDeviceGetViolationStatus", getattr(nvml, policy))
             state[name] = None if violation is None else violation.violationTime / 1000
         return state | {"refused": sorted(set(device.refused))}
+
+
+def _other_than_ours(pids: Sequence[int]) -> int:
+    """How many of the processes on the GPU are not this one, which is on it when asked, nor its waiting parent."""
+    if pids and os.getpid() not in pids:
+        # In a container most drivers tell the host's numbers, under which one of them is this process.
+        return len(pids) - 1
+    return sum(pid not in (os.getpid(), os.getppid()) for pid in pids)
 
 
 def told(

@@ -51,10 +51,12 @@ OP = Op(
     describe_axes=describe_axes,
     check_workloads=tuple(describe_axes({"N": n}, "float32", ("check",)) for n in (100, 101)),
     roles={},
+    facts=lambda provider, inputs: {"graph_refused": "why"} if inputs["x"].numel() == 9 else {},
 )
 '''
 SIMPLE = 100
-HANG, ABORT, EXIT, SEGFAULT, STICKY, KILL, PLAIN = range(2, 9)
+HANG, ABORT, EXIT, SEGFAULT, STICKY, KILL, PLAIN, REFUSED = range(2, 10)
+"""REFUSED ends well, and its record says that a capture was broken off."""
 
 
 def moody_file(directory: Path) -> Path:

@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -106,3 +107,20 @@ def test_the_gpu_at_hand_replaces_the_usual_limits(monkeypatch: pytest.MonkeyPat
     gpu_compile.use_limits(90, SHARED_BYTES, 114)
     gpu_compile.use_limits(86, 101_376, 84)
     assert (LIMITS[90], LIMITS[86]) == (Limits(SHARED_BYTES, 114), Limits(101_376, 84))
+
+
+def test_the_pool_has_a_process_for_each_core_that_this_one_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rented container has 16 cores of a host of 192, which `os.cpu_count` tells of."""
+    asked: list[int] = []
+
+    def pool(*, max_workers: int, **others: object) -> ThreadPoolExecutor:
+        asked.append(max_workers)
+        return ThreadPoolExecutor(1)
+
+    monkeypatch.setattr(gpu_compile, "ProcessPoolExecutor", pool)
+    monkeypatch.setattr(gpu_compile, "groups", lambda arch: [])
+    monkeypatch.setitem(LIMITS, ARCH, LIMITS[ARCH])
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(16)))
+    monkeypatch.setattr(os, "cpu_count", lambda: 192)
+    gpu_compile.main(ARCH, SHARED_BYTES, 132)
+    assert asked == [16]

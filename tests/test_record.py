@@ -216,6 +216,18 @@ def test_appended_record_is_synced(path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert len(synced) == 2, "header and record"
 
 
+@pytest.mark.parametrize(
+    ("first", "told"),
+    [(HEADER.replace('"schema": 1', '"schema": 99'), "schema 99, this version reads 1"), ("a, b", "not JSON")],
+)
+def test_a_file_of_another_schema_is_not_appended_to(path: Path, first: str, told: str) -> None:
+    """Measured first and refused when read would lose a whole run."""
+    path.write_text(f"{first}\n", encoding="utf-8")
+    with pytest.raises(RecordError, match=rf"records\.jsonl:1: {told}"):
+        RecordWriter(path, "r1", ENVIRONMENT)
+    assert path.read_text(encoding="utf-8") == f"{first}\n"
+
+
 def test_torn_file_is_not_appended_to(path: Path) -> None:
     torn = f"{HEADER}\n{line()[:40]}"
     path.write_text(torn, encoding="utf-8")

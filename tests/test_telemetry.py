@@ -93,6 +93,15 @@ def test_another_process_on_the_gpu_marks_the_case(monkeypatch: pytest.MonkeyPat
     assert flags_of(before, snapshot(monkeypatch, answers()), 1.0) == ("contended",)
 
 
+@pytest.mark.parametrize(("on_it", "others"), [(1, 0), (3, 2)])
+def test_in_a_container_whose_numbers_are_not_nvmls_one_process_is_this_one(
+    monkeypatch: pytest.MonkeyPatch, on_it: int, others: int
+) -> None:
+    """Drivers tell the host's process ids there (nvidia-docker issue 1483): alone must not read as contended."""
+    hosts = [SimpleNamespace(pid=2**30 + n) for n in range(on_it)]
+    assert snapshot(monkeypatch, answers(nvmlDeviceGetComputeRunningProcesses=hosts))["other_processes"] == others
+
+
 def test_without_nvml_snapshots_are_null_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     on_gpu(monkeypatch, None)
     telemetry = Telemetry(properties())

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from op_files import ABORT, EXIT, HANG, KILL, PLAIN, SEGFAULT, SIMPLE, STICKY, calls, moody_file
+from op_files import ABORT, EXIT, HANG, KILL, PLAIN, REFUSED, SEGFAULT, SIMPLE, STICKY, calls, moody_file
 from small_cases import session
 
 from bench.case import Case
@@ -53,13 +53,16 @@ def moody(file: Path, n: int) -> Case:
 
 @pytest.mark.parametrize(
     "order",
-    [(SIMPLE, HANG, 101, PLAIN, ABORT, 102), (SEGFAULT, SIMPLE, STICKY, EXIT, 101, KILL)],
+    [(SIMPLE, HANG, 101, REFUSED, PLAIN, ABORT, 102), (SEGFAULT, SIMPLE, STICKY, EXIT, 101, KILL)],
     ids=["hangs", "dies"],
 )
 def test_a_case_that_hangs_or_dies_ends_in_a_status_and_the_next_one_runs_in_a_fresh_process(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], order: tuple[int, ...]
 ) -> None:
-    """E17: what follows an illegal access, a crash or a hang is OK; a plain failure costs no process."""
+    """E17: what follows an illegal access, a crash or a hang is OK; a plain failure costs no process.
+
+    A broken-off capture does, though its case is OK: torch 2.11's allocator takes it for still under way.
+    """
     file = moody_file(tmp_path)
     told: list[str] = []
     asked = replace(session(seed=3), method=Method(cache="hot", inputs="zeros"))
@@ -90,7 +93,7 @@ def assert_replaced(file: Path, order: tuple[int, ...]) -> None:
     assert [n for n, _ in noted] == list(order)
     process = dict(noted)
     for before, after in pairwise(order):
-        assert (process[before] != process[after]) == (before in set(ENDS) - {PLAIN}), (before, after)
+        assert (process[before] != process[after]) == (before in {*ENDS, REFUSED} - {PLAIN}), (before, after)
     assert os.getpid() not in process.values()
     for one in process.values():
         with pytest.raises(ProcessLookupError):
