@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bench.case import Case, select
-from bench.suites import suite_cases
+from bench.suites import question_workloads, suite_cases
 from kernels.registry import OPS, ROOF_OPS, op_named
 from kernels.spec import Op
 
@@ -56,10 +56,7 @@ def _parsed(text: str, own: Sequence[Op]) -> Case | None:
     try:
         op = op_named(parts["op"], (*ROOF_OPS, *own))
         given = {axis: int(size) for axis, _, size in (pair.partition("=") for pair in sizes.split(","))}
-        filled = {axis: size for axis, size in {**op.axes, **given}.items() if size is not None}
-        if set(filled) != set(op.axes):
-            return None  # an axis too many, or one without default left out
-        workload = op.describe_axes(filled, parts["dtype"], ())
+        [workload] = question_workloads(op, {axis: [size] for axis, size in given.items()}, [parts["dtype"]], ())
         kv_lens = tuple(int(length) for length in lens.split("+")) if lens else ()
         case = Case(op, parts["provider"], replace(workload, axes=given, kv_lens=kv_lens))
     except ValueError:

@@ -70,6 +70,7 @@ def test_a_part_that_one_case_has_is_enough() -> None:
         ("matmul/tritn/bfloat16/M=4096,N=4096,K=4096", ["the nearest: matmul/triton/bfloat16/M=4096,N=4096,K=4096"]),
         ("matmul/torch/bfloat16/M=64,N=64,K=64,batch=2", ["no case", "the nearest: matmul"]),
         ("matmul/torch/bfloat16/M=64,N=65", ["no case", "the nearest: matmul", "bench list"]),
+        ("matmul/torch/bfloat16/M=0,N=64,K=64", ["no case", "the nearest: matmul"]),
         ("zzzzzzzz", ["no case 'zzzzzzzz'; `python -m bench list` shows them all"]),
         ("attention_decode/torch/", ["cases match 'attention_decode/torch/'; name one of them", "\n  and ", " more"]),
     ],
