@@ -75,7 +75,7 @@ def test_three_processes_need_an_interval_that_excludes_1(tmp_path: Path) -> Non
 
 
 def test_pairs_that_alternate_cancel_a_drift(tmp_path: Path) -> None:
-    """R16: each pair is +10 % while the machine slows down by 60 %; unpaired that is no verdict."""
+    """Each pair is +10 % while the machine slows down by 60 %; unpaired that is no verdict."""
     drift = [100.0, 130.0, 160.0]
     for i, t in enumerate(drift):
         side(tmp_path / f"a{i}", {1: t}, start=10 * i)
