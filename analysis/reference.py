@@ -58,7 +58,7 @@ COLUMNS = (
     "run", "case_id", "op", "provider", "phase", "dtype", "technique", *AXES, "model", "source", "weight_dtype",
     "kv_dtype", "scale", "status", "detail", "time_us", "low_us", "high_us", "samples", "drift", "flops", "bytes",
     "overhead_bytes", "counting", "timer", "cache", "regime", "launch", "inputs", "stop_reason", "includes", "flags",
-    "data", "kernel", "device", "device_type", "config",
+    "data", "kernel", "device", "device_type", "config", "asked_inputs",
 )  # fmt: skip
 """The columns of `analysis.frame`, in its order."""
 
@@ -197,7 +197,7 @@ def _environment(table: Table, device: str) -> Environment:
 def _named(rows: pd.DataFrame, run: str, environment: Environment) -> pd.DataFrame:
     """The columns of `analysis.frame`, with the run, the device and the case ids."""
     device = {"device": environment.device_name, "device_type": "cuda"}
-    named = rows.assign(run=run, case_id=case_ids(rows), config=config_key({}), **device)
+    named = rows.assign(run=run, case_id=case_ids(rows), config=config_key({}), asked_inputs="", **device)
     return named[list(COLUMNS)]
 
 

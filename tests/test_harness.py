@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -177,7 +178,7 @@ def test_a_gpu_at_its_clock_is_not_flagged_and_the_clock_is_recorded(monkeypatch
 
 def test_another_process_on_the_gpu_is_flagged(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = FakeGpu(monkeypatch, 50.0)
-    other = [SimpleNamespace(pid=2**30)]
+    other = [SimpleNamespace(pid=os.getpid()), SimpleNamespace(pid=2**30)]
     telemetry, _ = live_telemetry(monkeypatch, gpu, nvmlDeviceGetComputeRunningProcesses=other)
     record = run_on(monkeypatch, gpu, gpu_case(gpu), gpu_session(telemetry=telemetry))
     assert record.flags == ("contended",) and median_us(record) == pytest.approx(50.0, rel=0.01)
