@@ -65,7 +65,7 @@ def suite_workloads(name: str) -> ByOp:
     """Workloads of the suite by op name; one key implied by two models is one workload with both sources.
 
     * smoke: a few tiny sizes of each op, seconds on two CPU cores.
-    * quick: Llama-3.1-8B shapes, under two minutes on two CPU cores.
+    * quick: Llama-3.1-8B shapes, two to four minutes on two CPU cores.
     * standard: Llama-3.1-8B and 70B on one GPU, bfloat16. A decode whose keys and values pass `KV_LIMIT_BYTES`
       (64 GB) is left out: see `fits_kv_limit`.
     * full: standard, every model at TP 1, 2, 4 and 8 where it divides (fewer sizes each), and variants of dtype,
