@@ -74,8 +74,8 @@ def conditions(loaded: Loaded) -> pd.DataFrame:
     names = dict.fromkeys(name for told in environments.values() for name in told)
     runs = frame["run"]
     columns = {name: runs.map({run: told.get(name, "") for run, told in environments.items()}) for name in names}
-    columns |= {name: frame[name].map(_text) for name in ROW}
-    return pd.DataFrame(columns, index=frame.index).add_prefix(PREFIX)
+    columns |= {name: frame[name].map({v: _text(v) for v in frame[name].unique()}) for name in ROW}
+    return pd.DataFrame(columns, index=frame.index, dtype=object).add_prefix(PREFIX)
 
 
 def _told(environment: Environment) -> dict[str, str]:

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -261,13 +262,11 @@ def _record(fields: dict[str, Any], environment: Environment, where: str) -> Rec
 def _build(kind: type[Any], fields: object, where: str, **extra: Any) -> Any:
     if not isinstance(fields, dict):
         raise RecordError(f"{where}: {kind.__name__} must be an object, got {fields!r}")
-    known = {f.name for f in dataclasses.fields(kind)}
-    unknown = sorted(set(fields) - known)
-    if unknown:
+    known, objects = _fields_of(kind)
+    if unknown := sorted(fields.keys() - known):
         raise RecordError(f"{where}: unknown field(s) {', '.join(unknown)} in {kind.__name__}")
-    objects = {"case"} | {f.name for f in dataclasses.fields(kind) if f.default_factory is dict}
-    for name in sorted(objects & set(fields)):
-        if not isinstance(fields[name], dict):
+    for name in objects:
+        if not isinstance(fields.get(name, {}), dict):
             raise RecordError(f"{where}: {name} must be an object, got {fields[name]!r}")
     values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
     try:
@@ -276,6 +275,14 @@ def _build(kind: type[Any], fields: object, where: str, **extra: Any) -> Any:
         return kind(**values, **extra)
     except (AttributeError, TypeError, ValueError) as error:
         raise RecordError(f"{where}: {error}") from error
+
+
+@cache
+def _fields_of(kind: type[Any]) -> tuple[frozenset[str], tuple[str, ...]]:
+    """The names of all fields of a dataclass, and of those that hold an object."""
+    fields = dataclasses.fields(kind)
+    objects = {"case"} | {f.name for f in fields if f.default_factory is dict}
+    return frozenset(f.name for f in fields), tuple(sorted(objects))
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
