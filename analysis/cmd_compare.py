@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench.record import write_atomically
-
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from analysis.compare import Comparison
+    from analysis.frame import Loaded
     from analysis.verdicts import Rules
 
 USAGE, NOTHING, PARTLY = 2, 3, 4
@@ -42,6 +43,9 @@ def compare(
     strict: Annotated[bool, typer.Option("--strict", help="A missing case is exit code 3.")] = False,
     junit: Annotated[Path | None, typer.Option(help="Write JUnit XML to this file.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Write Markdown for a pull request to this file.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Write comparison.md, .csv, .png and .svg to this directory.")
+    ] = None,
     rows: Annotated[int, typer.Option(min=0, help="Rows of the table on the terminal; 0 prints all.")] = ROWS,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout instead of a table.")] = False,
 ) -> None:
@@ -59,16 +63,19 @@ def compare(
         _known(allow or [])
         sides = [side_of([baseline, *(more_baseline or [])]), side_of([candidate, *(more_candidate or [])])]
         found = compared(
-            sides[0], sides[1], rules, allowed=allow or [], noise=side_of(noise) if noise else None, strict=strict
-        )
+            sides[0].frame, sides[1].frame, rules, allowed=allow or [],
+            noise=side_of(noise).frame if noise else None, strict=strict,
+        )  # fmt: skip
     except ValueError as error:
         typer.echo(f"{error}", err=True)
         raise typer.Exit(USAGE) from error
     for line in found.warnings:
         typer.echo(f"warning: {line}", err=True)
-    written = _write(found, junit, markdown, strict=strict)
+    problems = _write(found, junit, markdown, strict=strict) + (_report(found, sides, output) if output else [])
+    for line in problems:
+        typer.echo(f"warning: {line}", err=True)
     _tell(found, rows or sys.maxsize, as_json=as_json)
-    code = found.code if written or found.code == 1 else PARTLY
+    code = PARTLY if problems and found.code != 1 else found.code
     if code:
         raise typer.Exit(code)
 
@@ -102,20 +109,30 @@ def _known(allow: list[str]) -> None:
         raise ValueError(f"--allow {' '.join(unknown)}: wanted one of {', '.join(FIELDS)}")
 
 
-def _write(found: Comparison, junit: Path | None, markdown: Path | None, *, strict: bool) -> bool:
-    """Whether all files that were asked for could be written."""
+def _write(found: Comparison, junit: Path | None, markdown: Path | None, *, strict: bool) -> list[str]:
+    """Writes the files that were asked for; a line for each that could not be."""
     from analysis import compare_output
+    from analysis.files import write_all
 
-    texts = [(junit, compare_output.junit(found, strict=strict)), (markdown, compare_output.markdown_page(found))]
-    written = True
-    for path, text in texts:
-        try:
-            if path is not None:
-                write_atomically(path, text)
-        except OSError as error:
-            typer.echo(f"warning: {path}: not written: {error}", err=True)
-            written = False
-    return written
+    made: dict[Path, Callable[[], str | bytes]] = {}
+    if junit is not None:
+        made[junit] = lambda: compare_output.junit(found, strict=strict)
+    if markdown is not None:
+        made[markdown] = lambda: compare_output.markdown_page(found)
+    return write_all(made)
+
+
+def _report(found: Comparison, sides: Sequence[Loaded], directory: Path) -> list[str]:
+    """Writes the report; a line for each file that could not be."""
+    from analysis.cmd_roofline import run_lines
+    from analysis.compare_report import write_comparison
+    from analysis.roofline import devices
+    from analysis.runs import with_roofs
+
+    names = ("baseline", "candidate")
+    told = [f"{name}: {line}" for name, side in zip(names, sides, strict=True) for line in run_lines(side)]
+    drawn = devices(with_roofs(sides[1], [])[0])
+    return write_comparison(found, drawn, directory, told)
 
 
 def _tell(found: Comparison, rows: int, *, as_json: bool) -> None:

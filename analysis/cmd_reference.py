@@ -16,6 +16,7 @@ from analysis.cmd_roofline import NOTHING, PARTLY, ROWS, USAGE, present
 if TYPE_CHECKING:
     import pandas as pd
 
+    from analysis.frame import Loaded
     from analysis.reference import Published
 
 NOTICE = """\
@@ -48,6 +49,9 @@ OutputOption = Annotated[
     Path | None, typer.Option("-o", "--output", help="Directory for the files. Default: under reports/.")
 ]
 AllOption = Annotated[bool, typer.Option("--all", help="Also write every row, classified, as all_rows.parquet.")]
+TableOption = Annotated[
+    str, typer.Option("--table", help="Only records.jsonl, of every row of this table: what `analysis compare` reads.")
+]
 RowsOption = Annotated[int, typer.Option(min=0, help="Rows of each table on the terminal; 0 prints all.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout instead of tables.")]
 
@@ -58,14 +62,15 @@ def reference(
     version: VersionOption = "",
     output: OutputOption = None,
     every_row: AllOption = False,
+    table: TableOption = "",
     rows: RowsOption = ROWS,
     as_json: JsonOption = False,
 ) -> None:
     """Places published kernel latencies of TensorRT-LLM, vLLM and SGLang under the roofs of their GPU.
 
     Needs the extra `reference`. Writes records.jsonl, roofline.png, roofline.svg, table.md and points.csv of the
-    standard shapes. Exit code 2: an unknown device, framework or version; 3: the package is missing, or it has none
-    of the standard shapes; 4: an output that could not be written.
+    standard shapes. Exit code 2: an unknown device, framework, version or table; 3: the package is missing, or it has
+    none of the standard shapes; 4: an output that could not be written.
     """
     from analysis import reference as published_rows
     from analysis.reference_tables import PackageMissingError
@@ -74,8 +79,11 @@ def reference(
     chosen = tuple(framework or ())
     directory = output or Path("reports", "-".join(["reference", device, *chosen, *filter(None, [version])]))
     try:
+        if table:
+            typer.echo(_write_table(table, directory, device, chosen, version))
+            return
         published = published_rows.standard(device, chosen, version)
-        written = [_write_records(published, directory)]
+        written = [_write_records(published.loaded, directory) + _told(published)]
         if every_row:
             written.append(_write_every_row(directory / "all_rows.parquet", device, chosen, version))
     except (ValueError, PackageMissingError) as error:
@@ -93,21 +101,38 @@ def reference(
     )  # fmt: skip
 
 
-def _write_records(published: Published, directory: Path) -> str:
-    """Writes records.jsonl and NOTICE; returns a line that counts."""
+def _write_records(loaded: Loaded, directory: Path) -> str:
+    """Writes records.jsonl and NOTICE where there is a row; returns a line that counts."""
     from analysis.reference import records_text
     from bench.record import write_atomically
 
-    if len(published.loaded.frame):
-        write_atomically(directory / "records.jsonl", records_text(published.loaded))
+    if len(loaded.frame):
+        write_atomically(directory / "records.jsonl", records_text(loaded))
         write_atomically(directory / "NOTICE", NOTICE)
+    return f"{len(loaded.frame)} rows"
+
+
+def _told(published: Published) -> str:
     measured = published.asked - published.absent
     left_out = {"slower repeats": published.repeats, "rows of undocumented dtypes": published.unknown}
     return (
-        f"{len(published.loaded.frame)} rows at {measured} of {published.asked} standard shapes; the other "
-        f"{published.absent} were not measured and are absent, none is interpolated"
+        f" at {measured} of {published.asked} standard shapes; the other {published.absent} were not measured and are "
+        "absent, none is interpolated"
         + "".join(f"; {count} {what} left out" for what, count in left_out.items() if count)
     )
+
+
+def _write_table(name: str, directory: Path, device: str, frameworks: tuple[str, ...], version: str) -> str:
+    """Writes the records of every row of one table; returns a line that counts."""
+    import pandas as pd
+
+    from analysis.frame import Loaded
+    from analysis.reference import every_row
+
+    parts = list(every_row(device, frameworks, version, table=name))
+    environments = {run: environment for part in parts for run, environment in part.environments.items()}
+    loaded = Loaded(pd.concat([part.frame for part in parts], ignore_index=True), environments)
+    return f"{_write_records(loaded, directory)} of {', '.join(environments)} in {directory / 'records.jsonl'}"
 
 
 def _write_every_row(path: Path, device: str, frameworks: tuple[str, ...], version: str) -> str:

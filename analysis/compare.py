@@ -18,11 +18,11 @@ import pandas as pd
 
 from analysis.comparable import PREFIX, compared_conditions, conditions, told_lines
 from analysis.flags import doubted
-from analysis.frame import load
+from analysis.frame import Loaded, load
 from analysis.methods import METHOD
 from analysis.processes import order_of, paired, spreads
 from analysis.verdicts import COMPARED, Rules, Verdict, judged
-from bench.record import RecordError, Status
+from bench.record import Environment, RecordError, Status
 
 KEY = ["case_id", "device", *METHOD]
 UNTIMED = (Status.SKIPPED, Status.UNSUPPORTED)
@@ -31,13 +31,16 @@ COLUMNS = (
     "case_id", "baseline_us", "candidate_us", "ratio", "low", "high", "adjusted_p", "verdict", "reason",
 )  # fmt: skip
 
+ABOUT = ("op", "phase", "dtype", "M", "flops", "bytes")
+"""Columns of `analysis.frame` that stand beside a verdict, as does its device."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """What came out.
 
     Attributes:
-        cases: COLUMNS, one row a case, the worst first.
+        cases: COLUMNS, device and ABOUT, one row a case, the worst first.
         warnings: conditions that differ, runs in a bad order, and what else to know.
         code: 0, 1, 3 or 4.
     """
@@ -52,8 +55,8 @@ class Comparison:
         return {verdict.value: int(counts.get(verdict.value, 0)) for verdict in Verdict}
 
 
-def side_of(paths: Sequence[Path]) -> pd.DataFrame:
-    """The records of one side, a row each: those of `analysis.frame`, conditions, taken_at, uuid.
+def side_of(paths: Sequence[Path]) -> Loaded:
+    """The records of one side, beside `analysis.frame`'s columns with conditions, taken_at, uuid, file, doubted.
 
     Args:
         paths: record files; directories with a `records.jsonl`, or whose directories have one: a process each.
@@ -61,10 +64,12 @@ def side_of(paths: Sequence[Path]) -> pd.DataFrame:
     Raises:
         RecordError: a file that cannot be used.
     """
-    parts = []
+    parts: list[pd.DataFrame] = []
+    known: dict[str, Environment] = {}
     for file in dict.fromkeys(file for path in paths for file in _files(path)):
         loaded = load([file])
         environments = loaded.environments
+        known |= environments
         frame = loaded.frame.assign(
             file=str(file),
             doubted=doubted(loaded.frame),
@@ -77,7 +82,7 @@ def side_of(paths: Sequence[Path]) -> pd.DataFrame:
     side = side.assign(**{name: side[name].fillna("") for name in names}).drop_duplicates([*KEY, "run"], keep="last")
     failed = ~side["status"].isin([Status.OK, *UNTIMED])
     again = side.duplicated([*KEY, "file"], keep="last")
-    return side[~(failed & again)].reset_index(drop=True)
+    return Loaded(side[~(failed & again)].reset_index(drop=True), known)
 
 
 def _files(path: Path) -> list[Path]:
@@ -101,7 +106,7 @@ def compare(
     """Every case of two sides.
 
     Args:
-        baseline, candidate: as `side_of` gives them.
+        baseline, candidate: the frames that `side_of` gives.
         rules: how large a change must be.
         allowed: FIELDs of `analysis.comparable` that may differ.
         noise: runs of one code, for the A/A floor.
@@ -125,8 +130,16 @@ def compare(
         if not Rules(threshold=0, of_cases=[(pattern, 1)]).thresholds(rows["case_id"]).any()
     ]
     return Comparison(
-        cases=rows[list(COLUMNS)], warnings=tuple(warnings), code=exit_code(rows["verdict"], strict=strict)
+        cases=_described(rows, baseline, candidate),
+        warnings=tuple(warnings),
+        code=exit_code(rows["verdict"], strict=strict),
     )
+
+
+def _described(rows: pd.DataFrame, baseline: pd.DataFrame, candidate: pd.DataFrame) -> pd.DataFrame:
+    about = pd.concat([candidate, baseline])[["case_id", *ABOUT]].drop_duplicates("case_id")
+    told = rows[list(COLUMNS)].assign(device=rows["device_b"].fillna(rows["device_a"]))
+    return told.merge(about, on="case_id", how="left", validate="many_to_one")
 
 
 RANK = (

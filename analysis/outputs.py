@@ -6,14 +6,17 @@ One output that fails does not stop the others. What stands in them is left to `
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from analysis.files import write_all
 from analysis.roofline import Device
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 POINT_COLUMNS = (
     "case_id", "op", "provider", "phase", "dtype", "technique", "M", "N", "K", "batch", "q_len", "kv_len", "q_heads",
@@ -47,11 +50,11 @@ def write_report(
     """
 
     @cache
-    def figure() -> Any:
+    def figure() -> Figure:
         # matplotlib takes half a second to import: a broken one must not cost the tables either
-        from analysis import plots
+        from analysis.plots import roofline_figure
 
-        return plots, plots.roofline_figure(points, devices, title, notes)
+        return roofline_figure(points, devices, title, notes)
 
     def table() -> str:
         from analysis import tables
@@ -61,10 +64,19 @@ def write_report(
     made: dict[str, Callable[[], str | bytes]] = {
         "points.csv": lambda: points_csv(points),
         "table.md": table,
-        "roofline.png": lambda: figure()[0].png(figure()[1]),
-        "roofline.svg": lambda: figure()[0].svg(figure()[1]),
     }
-    return write_all({directory / name: make for name, make in made.items()})
+    return write_all({directory / name: make for name, make in (made | images("roofline", figure)).items()})
+
+
+def images(name: str, figure: Callable[[], Figure]) -> dict[str, Callable[[], str | bytes]]:
+    """NAME.png and NAME.svg of a figure, made when they are written."""
+
+    def made(kind: str) -> bytes:
+        from analysis import panels
+
+        return {"png": panels.png, "svg": panels.svg}[kind](figure())
+
+    return {f"{name}.{kind}": partial(made, kind) for kind in ("png", "svg")}
 
 
 def point_columns(points: pd.DataFrame) -> pd.DataFrame:

@@ -70,7 +70,7 @@ def spreads(cases: pd.DataFrame, noise: pd.DataFrame | None, key: Sequence[str])
     """Adds spread, that of the A/A pairs of each case; NaN without any.
 
     Args:
-        noise: runs of one code, as `analysis.compare.side_of` gives them.
+        noise: runs of one code, frame of `analysis.compare.side_of`.
     """
     if noise is None or cases.empty:
         return cases.assign(spread=np.nan)

@@ -120,11 +120,19 @@ def standard(device: str, frameworks: Sequence[str] = (), version: str = "") -> 
     )
 
 
-def every_row(device: str, frameworks: Sequence[str] = (), version: str = "") -> Iterator[Loaded]:
-    """All published rows, one table at a time. Raises as `standard` does."""
+def every_row(device: str, frameworks: Sequence[str] = (), version: str = "", table: str = "") -> Iterator[Loaded]:
+    """All published rows, or those of one table (a key of READERS), one table of a framework at a time.
+
+    Raises:
+        ValueError: an unknown device, framework, version or table.
+        PackageMissingError: the package is not installed.
+    """
+    if table and table not in READERS:
+        raise ValueError(f"unknown table {table!r}; known: {', '.join(READERS)}")
     for framework, chosen_version in chosen(device, frameworks, version).items():
-        for table in read_tables(device, framework, chosen_version):
-            yield table_rows(table, device)
+        for found in read_tables(device, framework, chosen_version):
+            if table in ("", found.name):
+                yield table_rows(found, device)
 
 
 def table_rows(table: Table, device: str) -> Loaded:

@@ -15,7 +15,6 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -143,6 +142,18 @@ class Record:
         return json.dumps(told, ensure_ascii=False, allow_nan=False)
 
 
+def _fields_of(kind: type[Environment | Record]) -> tuple[frozenset[str], tuple[str, ...]]:
+    """The names of all fields, and of those that hold an object."""
+    fields = dataclasses.fields(kind)
+    objects = {"case"} | {f.name for f in fields if f.default_factory is dict}
+    return frozenset(f.name for f in fields), tuple(sorted(objects))
+
+
+KNOWN_FIELDS: Mapping[type[Any], tuple[frozenset[str], tuple[str, ...]]] = {
+    kind: _fields_of(kind) for kind in (Environment, Record)
+}
+
+
 def header_json(run: str, environment: Environment) -> str:
     """The line that opens a run."""
     return json.dumps(
@@ -262,7 +273,7 @@ def _record(fields: dict[str, Any], environment: Environment, where: str) -> Rec
 def _build(kind: type[Any], fields: object, where: str, **extra: Any) -> Any:
     if not isinstance(fields, dict):
         raise RecordError(f"{where}: {kind.__name__} must be an object, got {fields!r}")
-    known, objects = _fields_of(kind)
+    known, objects = KNOWN_FIELDS[kind]
     if unknown := sorted(fields.keys() - known):
         raise RecordError(f"{where}: unknown field(s) {', '.join(unknown)} in {kind.__name__}")
     for name in objects:
@@ -275,14 +286,6 @@ def _build(kind: type[Any], fields: object, where: str, **extra: Any) -> Any:
         return kind(**values, **extra)
     except (AttributeError, TypeError, ValueError) as error:
         raise RecordError(f"{where}: {error}") from error
-
-
-@cache
-def _fields_of(kind: type[Any]) -> tuple[frozenset[str], tuple[str, ...]]:
-    """The names of all fields of a dataclass, and of those that hold an object."""
-    fields = dataclasses.fields(kind)
-    objects = {"case"} | {f.name for f in fields if f.default_factory is dict}
-    return frozenset(f.name for f in fields), tuple(sorted(objects))
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:

@@ -18,7 +18,7 @@ import pytest
 import synthetic
 from typer.testing import CliRunner
 
-from analysis import plots
+from analysis import panels
 from analysis.__main__ import app
 from analysis.runs import newest_run, runs_under
 from bench.record import Environment, Record, Status
@@ -145,7 +145,7 @@ def test_a_failed_plot_costs_neither_tables_nor_the_other_files(
     def broken(figure: object) -> bytes:
         raise ValueError("bad colour")
 
-    monkeypatch.setattr(plots, "svg", broken)
+    monkeypatch.setattr(panels, "svg", broken)
     synthetic.write(tmp_path, "r", synthetic.H100, some())
     code, out, err = run(tmp_path, "-o", tmp_path / "out")
     assert code == 4 and "torch/triton" in out

@@ -26,7 +26,7 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 from synthetic import Classified, classified
 
-from analysis import plots
+from analysis import panels, plots
 from analysis.roof_lines import FlatRoof, View, label_heights
 from analysis.trajectories import trajectories
 from bench.record import Record
@@ -184,8 +184,8 @@ def test_points_off_log_axes_are_left_out_and_counted(tmp_path: Path) -> None:
     assert len(drawn_points(figure)) == 1
     caption = texts(figure, "caption")[0].get_text()
     assert "2 points without a positive intensity and rate cannot stand on log axes: left out" in caption
-    ElementTree.fromstring(plots.svg(figure))
-    assert imread(io.BytesIO(plots.png(figure))).ndim == 3
+    ElementTree.fromstring(panels.svg(figure))
+    assert imread(io.BytesIO(panels.png(figure))).ndim == 3
 
 
 @pytest.mark.parametrize("kind", ["zero", "roofs alone", "no device"])
@@ -201,7 +201,7 @@ def test_nothing_to_draw_gives_a_placeholder(tmp_path: Path, kind: str) -> None:
         frame, devices = frame.iloc[:0], []
     figure = plots.roofline_figure(frame, devices, kind)
     assert [t.get_text() for t in texts(figure, "placeholder")] == ["nothing to draw: no measured point"]
-    assert plots.png(figure).startswith(b"\x89PNG")
+    assert panels.png(figure).startswith(b"\x89PNG")
 
 
 def test_error_bars_are_clamped_at_zero() -> None:
@@ -242,7 +242,7 @@ def test_three_thousand_points_are_small_and_translucent(tmp_path: Path) -> None
 
 def test_svg_has_text_as_text_no_date_and_is_the_same_twice(h100: Classified) -> None:
     frame, devices = h100
-    one, other = (plots.svg(plots.roofline_figure(frame, devices, "the title $x_1$")) for _ in range(2))
+    one, other = (panels.svg(plots.roofline_figure(frame, devices, "the title $x_1$")) for _ in range(2))
     assert one == other
     assert b">the title $x_1$</text>" in one
     assert b"date" not in one.lower().replace(b"dated", b"")
