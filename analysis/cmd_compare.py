@@ -21,14 +21,24 @@ if TYPE_CHECKING:
     from analysis.verdicts import Rules
 
 USAGE, NOTHING, PARTLY = 2, 3, 4
+AUTO = "auto"
 ROWS = 40
 """Rows of the table on the terminal unless told otherwise."""
 MoreOption = Annotated[list[Path] | None, typer.Option(help="Another process of this side; may be repeated.")]
 
 
 def compare(
-    baseline: Annotated[Path, typer.Argument(help="records.jsonl, or a directory: of one run, or of one a process.")],
-    candidate: Annotated[Path, typer.Argument(help="The same, of what may have got slower.")],
+    records: Annotated[
+        list[Path],
+        typer.Argument(
+            help="BASELINE CANDIDATE; each records.jsonl, or a directory: of one run, or of one a process. With "
+            "--baseline auto CANDIDATE alone.",
+            metavar="[BASELINE] CANDIDATE",
+        ),
+    ],
+    baseline: Annotated[
+        str, typer.Option(help="auto: the newest comparable directory under reports/baselines/DEVICE/.")
+    ] = "",
     more_baseline: MoreOption = None,
     more_candidate: MoreOption = None,
     threshold: Annotated[float, typer.Option(help="Fraction that a change must pass: 0.05 is 5 %.")] = 0.05,
@@ -53,22 +63,32 @@ def compare(
 
     One or two processes a side: a change past the threshold (and 3 x the A/A floor) is SLOW or FAST, anything else
     AMBIGUOUS. Three or more: the interval of the ratio must exclude 1 too. Exit code 1: any SLOW; else 4: any INVALID,
-    or an output that could not be written; else 3: nothing comparable; 2: records that cannot be used.
+    or an output that could not be written; else 3: nothing comparable, or no kept
+    baseline; 2: records that cannot be used.
     """
+    from analysis.baselines import NoBaselineError
     from analysis.compare import compare as compared
     from analysis.compare import side_of
 
     try:
         rules = _rules(threshold, threshold_for or [], min_abs_us)
         _known(allow or [])
-        sides = [side_of([baseline, *(more_baseline or [])]), side_of([candidate, *(more_candidate or [])])]
-        found = compared(
-            sides[0].frame, sides[1].frame, rules, allowed=allow or [],
-            noise=side_of(noise).frame if noise else None, strict=strict,
-        )  # fmt: skip
-    except ValueError as error:
+        old, new = _asked(records, baseline)
+        aa_runs = side_of(noise).frame if noise else None
+        candidate = side_of([new, *(more_candidate or [])])
+
+        def judged(side: Loaded) -> Comparison:
+            return compared(side.frame, candidate.frame, rules, allowed=allow or [], noise=aa_runs, strict=strict)
+
+        if old is None:
+            side, found = _kept(candidate, judged)
+        else:
+            side = side_of([old, *(more_baseline or [])])
+            found = judged(side)
+    except (ValueError, NoBaselineError) as error:
         typer.echo(f"{error}", err=True)
-        raise typer.Exit(USAGE) from error
+        raise typer.Exit(NOTHING if isinstance(error, NoBaselineError) else USAGE) from error
+    sides = [side, candidate]
     for line in found.warnings:
         typer.echo(f"warning: {line}", err=True)
     problems = _write(found, junit, markdown, strict=strict) + (_report(found, sides, output) if output else [])
@@ -78,6 +98,24 @@ def compare(
     code = PARTLY if problems and found.code != 1 else found.code
     if code:
         raise typer.Exit(code)
+
+
+def _asked(records: Sequence[Path], baseline: str) -> tuple[Path | None, Path]:
+    """Baseline (None: find it) and candidate."""
+    if baseline not in ("", AUTO):
+        raise ValueError(f"--baseline {baseline}: wanted {AUTO}; a baseline's path comes before the candidate's")
+    if len(records) != (1 if baseline else 2):
+        wanted = f"with --baseline {AUTO} the candidate alone" if baseline else "BASELINE and CANDIDATE"
+        raise ValueError(f"{len(records)} paths given, wanted {wanted}")
+    return (None, records[0]) if baseline else (records[0], records[1])
+
+
+def _kept(candidate: Loaded, judged: Callable[[Loaded], Comparison]) -> tuple[Loaded, Comparison]:
+    from analysis.baselines import newest_comparable
+
+    kept = newest_comparable(candidate, judged)
+    typer.echo(kept.told, err=True)
+    return kept.side, kept.comparison
 
 
 def _rules(threshold: float, of_cases: list[str], min_abs_us: float) -> Rules:

@@ -117,12 +117,13 @@ def _environments(path: Path) -> list[Environment]:
 
 
 def _taken_at(path: Path) -> datetime:
-    times = [_time(str(h.get("taken_at") or "")) for h in _headers(path)]
+    times = [moment(str(h.get("taken_at") or "")) for h in _headers(path)]
     known = [t for t in times if t is not None]
     return max(known) if known else datetime.fromtimestamp(path.stat().st_mtime, UTC)
 
 
-def _time(text: str) -> datetime | None:
+def moment(text: str) -> datetime | None:
+    """A time of a record; in UTC where it names no zone, None where it is none."""
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
