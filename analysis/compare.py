@@ -197,12 +197,17 @@ def _joined(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
     left, right = a[~a["id_a"].isin(exact["id_a"])], b[~b["id_b"].isin(exact["id_b"])]
     alone = [rest[~rest["case_id"].duplicated(keep=False)] for rest in (left, right)]
     changed = alone[0][["case_id", "id_a"]].merge(alone[1][["case_id", "id_b"]], on="case_id")
-    pairs = pd.concat([exact[["id_a", "id_b"]], changed[["id_a", "id_b"]]])
-    both = pairs.merge(a.drop(columns="id_a").add_suffix("_a").assign(id_a=a["id_a"]), on="id_a")
-    both = both.merge(b.drop(columns="id_b").add_suffix("_b").assign(id_b=b["id_b"]), on="id_b")
-    missing = left[~left["id_a"].isin(pairs["id_a"])].drop(columns="id_a").add_suffix("_a").assign(side="left")
-    new = right[~right["id_b"].isin(pairs["id_b"])].drop(columns="id_b").add_suffix("_b").assign(side="right")
-    cases = pd.concat([both.assign(side="both"), missing, new], ignore_index=True)
+    pairs = pd.concat([exact[["id_a", "id_b"]], changed[["id_a", "id_b"]]], ignore_index=True)
+    both = [
+        side.iloc[pairs[name]].drop(columns=name).add_suffix(suffix).reset_index(drop=True)
+        for side, name, suffix in ((a, "id_a", "_a"), (b, "id_b", "_b"))
+    ]
+    # Conditions are held against each other, so a case of one side alone needs none.
+    plain = [c for c in a.columns if c != "id_a" and not c.startswith(PREFIX)]
+    missing = left.loc[~left["id_a"].isin(pairs["id_a"]), plain]
+    new = right.loc[~right["id_b"].isin(pairs["id_b"]), plain]
+    parts = [missing.add_suffix("_a").assign(side="left"), new.add_suffix("_b").assign(side="right")]
+    cases = pd.concat([pd.concat(both, axis=1).assign(side="both"), *parts], ignore_index=True)
     elsewhere = cases["case_id_a"].isin(b["case_id"]) | cases["case_id_b"].isin(a["case_id"])
     return cases.assign(case_id=cases["case_id_a"].fillna(cases["case_id_b"]), elsewhere=elsewhere)
 
