@@ -39,6 +39,9 @@ def compare(
         list[Path] | None, typer.Option(help="Runs of one code in several processes, for the A/A floor of each case.")
     ] = None,
     allow: Annotated[list[str] | None, typer.Option(help="A FIELD that may differ, with a warning.")] = None,
+    rerun: Annotated[
+        Path | None, typer.Option(help="Directory with baseline/ and candidate/: fresh runs of what is flagged.")
+    ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="A missing case is exit code 3.")] = False,
     junit: Annotated[Path | None, typer.Option(help="Write JUnit XML to this file.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Write Markdown for a pull request to this file.")] = None,
@@ -48,8 +51,9 @@ def compare(
     """Says of each case whether it got slower.
 
     One or two processes a side: a change past the threshold (and 3 x the A/A floor) is SLOW or FAST, anything else
-    AMBIGUOUS. Three or more: the interval of the ratio must exclude 1 too. Exit code 1: any SLOW; else 4: any INVALID,
-    or an output that could not be written; else 3: nothing comparable; 2: records that cannot be used.
+    AMBIGUOUS. Three or more: the interval of the ratio must exclude 1 too. Nothing is run: `bench ab` reruns what is
+    flagged, and --rerun has what it found. Exit code 1: any SLOW; else 4: any INVALID, or an output that could not be
+    written; else 3: nothing comparable; 2: records that cannot be used.
     """
     from analysis.compare import compare as compared
     from analysis.compare import side_of
@@ -58,9 +62,9 @@ def compare(
         rules = _rules(threshold, threshold_for or [], min_abs_us)
         _known(allow or [])
         sides = [side_of([baseline, *(more_baseline or [])]), side_of([candidate, *(more_candidate or [])])]
-        found = compared(
-            sides[0], sides[1], rules, allowed=allow or [], noise=side_of(noise) if noise else None, strict=strict
-        )
+        again = (side_of([rerun / "baseline"]), side_of([rerun / "candidate"])) if rerun else None
+        aa = side_of(noise) if noise else None
+        found = compared(sides[0], sides[1], rules, allowed=allow or [], noise=aa, rerun=again, strict=strict)
     except ValueError as error:
         typer.echo(f"{error}", err=True)
         raise typer.Exit(USAGE) from error

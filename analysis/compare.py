@@ -2,8 +2,9 @@
 
 Rows join on case, device, timer, cache, regime, launch and inputs; what is left over of a case on both sides is one
 pair whose conditions differ. A process is a run; of a run's record that is there twice the last one counts, and a
-failure that its own file repeats with success is none. The rule of the verdict is left to `analysis.verdicts`, what
-may be compared to `analysis.comparable`, the output to `analysis.compare_output`.
+failure that its own file repeats with success is none. What was flagged and rerun has the rerun's verdict. The rule of
+the verdict is left to `analysis.verdicts`, what may be compared to `analysis.comparable`, the output to
+`analysis.compare_output`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from analysis.flags import doubted
 from analysis.frame import load
 from analysis.methods import METHOD
 from analysis.processes import order_of, paired, spreads
-from analysis.verdicts import COMPARED, Rules, Verdict, judged
+from analysis.verdicts import COMPARED, FLAGGED, FRESH, Rules, Verdict, confirmed, judged
 from bench.record import RecordError, Status
 
 KEY = ["case_id", "device", *METHOD]
@@ -96,6 +97,7 @@ def compare(
     *,
     allowed: Collection[str] = (),
     noise: pd.DataFrame | None = None,
+    rerun: tuple[pd.DataFrame, pd.DataFrame] | None = None,
     strict: bool = False,
 ) -> Comparison:
     """Every case of two sides.
@@ -105,20 +107,16 @@ def compare(
         rules: how large a change must be.
         allowed: FIELDs of `analysis.comparable` that may differ.
         noise: runs of one code, for the A/A floor.
+        rerun: fresh runs of both sides, of what they flag: SLOW and FAST need the same verdict of these.
         strict: a missing case is exit code 3.
     """
-    order = order_of(baseline, candidate)
-    cases = _joined(_summary(baseline), _summary(candidate))
-    both = cases["side"] == "both"
-    refused, differences = compared_conditions(cases[both], allowed)
-    cases = _settled(cases, refused.reindex(cases.index, fill_value=""))
-    ready = cases["verdict"] == ""
-    measured = spreads(paired(cases[ready], baseline, candidate, order, KEY), noise, KEY)
-    rows = pd.concat([cases[~ready], judged(measured, rules) if len(measured) else measured])
+    rows, warnings = _verdicts(baseline, candidate, rules, allowed, noise)
+    if rerun:
+        again, more = _verdicts(*rerun, rules, allowed, noise)
+        rows, warnings = _confirmed(rows, again), list(dict.fromkeys([*warnings, *more]))
     rank = {verdict.value: i for i, verdict in enumerate(RANK)}
     rows = rows.assign(rank=rows["verdict"].map(rank), size=-(rows["ratio"] - 1).abs())
     rows = rows.sort_values(["rank", "size", "case_id"], kind="stable").reset_index(drop=True)
-    warnings = [*told_lines(differences, allowed), *order.warnings, *_uuids(baseline, candidate)]
     warnings += [
         f"pattern {pattern!r} of --threshold-for matches no case"
         for pattern, _ in rules.of_cases
@@ -127,6 +125,40 @@ def compare(
     return Comparison(
         cases=rows[list(COLUMNS)], warnings=tuple(warnings), code=exit_code(rows["verdict"], strict=strict)
     )
+
+
+def _verdicts(
+    baseline: pd.DataFrame, candidate: pd.DataFrame, rules: Rules, allowed: Collection[str], noise: pd.DataFrame | None
+) -> tuple[pd.DataFrame, list[str]]:
+    """COLUMNS and those of KEY with _a, one row a case; what to warn of."""
+    order = order_of(baseline, candidate)
+    cases = _joined(_summary(baseline), _summary(candidate))
+    both = cases["side"] == "both"
+    refused, differences = compared_conditions(cases[both], allowed)
+    cases = _settled(cases, refused.reindex(cases.index, fill_value=""))
+    ready = cases["verdict"] == ""
+    measured = spreads(paired(cases[ready], baseline, candidate, order, KEY), noise, KEY)
+    rows = pd.concat([cases[~ready], judged(measured, rules) if len(measured) else measured], ignore_index=True)
+    changed = [*_changed("baseline", baseline), *_changed("candidate", candidate)]
+    return rows, [*told_lines(differences, allowed), *order.warnings, *changed, *_uuids(baseline, candidate)]
+
+
+def _confirmed(rows: pd.DataFrame, again: pd.DataFrame) -> pd.DataFrame:
+    """The flagged rows as the rerun has them."""
+    flagged = rows["verdict"].isin(FLAGGED)
+    keys = [f"{name}_a" for name in KEY]
+    fresh = again[again["case_id_a"].notna()][[*keys, *FRESH]]
+    joined = rows.loc[flagged, keys].merge(fresh, on=keys, how="left").set_index(rows.index[flagged])
+    settled = rows.copy()
+    settled.loc[flagged, list(FRESH)] = confirmed(rows[flagged], joined)
+    return settled
+
+
+def _changed(name: str, side: pd.DataFrame) -> list[str]:
+    """A side whose sources were edited between its processes is two sides."""
+    told = side[side["source_sha256"] != ""]
+    several = int((told.groupby(KEY, dropna=False)["source_sha256"].nunique() > 1).sum())
+    return [f"processes of the {name} ran different kernel sources in {several} cases"] if several else []
 
 
 RANK = (
@@ -160,15 +192,17 @@ def _summary(side: pd.DataFrame) -> pd.DataFrame:
         log=np.log(side["time_us"].where(usable)),
         fault=pd.Series(fault, index=side.index).where(~usable & ~absent),
         absent=detail.where(absent),
+        code=(side["cubins"] + side["config"]).where(side["cubins"] != "", ""),
     )
     names = [c for c in side.columns if c.startswith(PREFIX)]
     groups = rows.groupby(KEY, sort=False, dropna=False)
     summary = groups.agg(
         n=("log", "count"), mean=("log", "mean"), var=("log", "var"), fault=("fault", "first"),
-        absent=("absent", "first"), **{name: (name, "first") for name in names},
+        absent=("absent", "first"), code=("code", "first"), **{name: (name, "first") for name in names},
     )  # fmt: skip
     summary["mixed"] = ""
     if len(summary) < len(side):
+        summary["code"] = summary["code"].mask(groups["code"].nunique() > 1, "")
         for name in names:
             several = groups[name].nunique() > 1
             if several.any():
@@ -226,7 +260,8 @@ def _settled(cases: pd.DataFrame, refused: pd.Series[str]) -> pd.DataFrame:
     nothing = dict.fromkeys(("ratio", "low", "high", "adjusted_p"), np.nan)
     return cases.assign(
         verdict=verdict, reason=reason, baseline_us=np.exp(cases["mean_a"].astype(float)),
-        candidate_us=np.exp(cases["mean_b"].astype(float)), **nothing,
+        candidate_us=np.exp(cases["mean_b"].astype(float)),
+        same_code=(cases["code_a"] == cases["code_b"]) & (cases["code_a"].fillna("") != ""), **nothing,
     )  # fmt: skip
 
 

@@ -120,6 +120,8 @@ def _row(record: Record) -> dict[str, object]:
         "includes": "; ".join(record.includes),
         "flags": "; ".join(record.flags),
         "data": "; ".join(f"{k}={v}" for k, v in record.data.items()),
+        "source_sha256": record.source_sha256,
+        "cubins": "; ".join(f"{k.get('name')} {k.get('cubin_sha256')}" for k in record.kernel.get("kernels", ())),
         "kernel": "; ".join(f"{k}={v}" for k, v in record.kernel.items()),
         "device": device_label(record.environment),
         "device_type": record.environment.device_type if record.environment else "",
