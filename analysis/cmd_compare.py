@@ -23,6 +23,16 @@ USAGE, NOTHING, PARTLY = 2, 3, 4
 ROWS = 40
 """Rows of the table on the terminal unless told otherwise."""
 MoreOption = Annotated[list[Path] | None, typer.Option(help="Another process of this side; may be repeated.")]
+ThresholdForOption = Annotated[
+    list[str] | None, typer.Option(help="PATTERN=FRACTION for case ids; the last that matches counts.")
+]
+NoiseOption = Annotated[
+    list[Path] | None, typer.Option(help="Runs of one code in several processes, for the A/A floor of each case.")
+]
+RerunOption = Annotated[
+    Path | None,
+    typer.Option(help="Directory with baseline/ and candidate/: fresh runs of what is flagged (97 % intervals)."),
+]
 
 
 def compare(
@@ -31,17 +41,11 @@ def compare(
     more_baseline: MoreOption = None,
     more_candidate: MoreOption = None,
     threshold: Annotated[float, typer.Option(help="Fraction that a change must pass: 0.05 is 5 %.")] = 0.05,
-    threshold_for: Annotated[
-        list[str] | None, typer.Option(help="PATTERN=FRACTION for case ids; the last that matches counts.")
-    ] = None,
+    threshold_for: ThresholdForOption = None,
     min_abs_us: Annotated[float, typer.Option(help="A change of fewer microseconds is none.")] = 0.0,
-    noise: Annotated[
-        list[Path] | None, typer.Option(help="Runs of one code in several processes, for the A/A floor of each case.")
-    ] = None,
+    noise: NoiseOption = None,
     allow: Annotated[list[str] | None, typer.Option(help="A FIELD that may differ, with a warning.")] = None,
-    rerun: Annotated[
-        Path | None, typer.Option(help="Directory with baseline/ and candidate/: fresh runs of what is flagged.")
-    ] = None,
+    rerun: RerunOption = None,
     strict: Annotated[bool, typer.Option("--strict", help="A missing case is exit code 3.")] = False,
     junit: Annotated[Path | None, typer.Option(help="Write JUnit XML to this file.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Write Markdown for a pull request to this file.")] = None,

@@ -22,6 +22,7 @@ from analysis.flags import doubted
 from analysis.frame import load
 from analysis.methods import METHOD
 from analysis.processes import order_of, paired, spreads
+from analysis.stats import CONFIDENCE, RERUN_CONFIDENCE
 from analysis.verdicts import COMPARED, FLAGGED, FRESH, Rules, Verdict, confirmed, judged
 from bench.record import RecordError, Status
 
@@ -64,7 +65,7 @@ def side_of(paths: Sequence[Path]) -> pd.DataFrame:
     """
     parts = []
     for file in dict.fromkeys(file for path in paths for file in _files(path)):
-        loaded = load([file])
+        loaded = load([file], untold_schema=True)
         environments = loaded.environments
         frame = loaded.frame.assign(
             file=str(file),
@@ -112,7 +113,7 @@ def compare(
     """
     rows, warnings = _verdicts(baseline, candidate, rules, allowed, noise)
     if rerun:
-        again, more = _verdicts(*rerun, rules, allowed, noise)
+        again, more = _verdicts(*rerun, rules, allowed, noise, RERUN_CONFIDENCE)
         rows, warnings = _confirmed(rows, again), list(dict.fromkeys([*warnings, *more]))
     rank = {verdict.value: i for i, verdict in enumerate(RANK)}
     rows = rows.assign(rank=rows["verdict"].map(rank), size=-(rows["ratio"] - 1).abs())
@@ -128,7 +129,12 @@ def compare(
 
 
 def _verdicts(
-    baseline: pd.DataFrame, candidate: pd.DataFrame, rules: Rules, allowed: Collection[str], noise: pd.DataFrame | None
+    baseline: pd.DataFrame,
+    candidate: pd.DataFrame,
+    rules: Rules,
+    allowed: Collection[str],
+    noise: pd.DataFrame | None,
+    confidence: float = CONFIDENCE,
 ) -> tuple[pd.DataFrame, list[str]]:
     """COLUMNS and those of KEY with _a, one row a case; what to warn of."""
     order = order_of(baseline, candidate)
@@ -138,7 +144,9 @@ def _verdicts(
     cases = _settled(cases, refused.reindex(cases.index, fill_value=""))
     ready = cases["verdict"] == ""
     measured = spreads(paired(cases[ready], baseline, candidate, order, KEY), noise, KEY)
-    rows = pd.concat([cases[~ready], judged(measured, rules) if len(measured) else measured], ignore_index=True)
+    rows = pd.concat(
+        [cases[~ready], judged(measured, rules, confidence) if len(measured) else measured], ignore_index=True
+    )
     changed = [*_changed("baseline", baseline), *_changed("candidate", candidate)]
     return rows, [*told_lines(differences, allowed), *order.warnings, *changed, *_uuids(baseline, candidate)]
 

@@ -65,15 +65,17 @@ class Rules:
         return found
 
 
-def judged(cases: pd.DataFrame, rules: Rules) -> pd.DataFrame:
+def judged(cases: pd.DataFrame, rules: Rules, confidence: float = stats.CONFIDENCE) -> pd.DataFrame:
     """Adds ratio, low, high, p, adjusted_p, verdict and reason to cases that both sides timed.
 
     Args:
         cases: case_id, n_a, mean_a, var_a (of the logarithms of process medians of the baseline), the same with _b,
             n_pairs, var_pairs (of the differences of paired processes; 0 where there are none), spread (s of A/A
             pairs, NaN where unknown), and same_code (both sides launched the same binaries, as they tell).
+        rules: how large a change must be.
+        confidence: of the interval.
     """
-    rows = _with_interval(cases)
+    rows = _with_interval(cases, confidence)
     few = np.minimum(rows["n_a"], rows["n_b"]) < ENOUGH
     change = rows["ratio"] - 1
     pairs = np.where(rows["n_pairs"] >= ENOUGH, rows["n_pairs"], np.minimum(rows["n_a"], rows["n_b"]))
@@ -92,8 +94,8 @@ def judged(cases: pd.DataFrame, rules: Rules) -> pd.DataFrame:
     return rows.assign(reason=[_reason(*told) for told in zip(*columns, strict=True)])
 
 
-def _with_interval(cases: pd.DataFrame) -> pd.DataFrame:
-    """The ratio of geometric means with its 95 % interval: of the pairs where processes are paired, else Welch's."""
+def _with_interval(cases: pd.DataFrame, confidence: float) -> pd.DataFrame:
+    """The ratio of geometric means with its interval: of the pairs where processes are paired, else Welch's."""
     n_a, mean_a, var_a = (cases[f"{name}_a"].to_numpy(dtype=float) for name in ("n", "mean", "var"))
     n_b, mean_b, var_b = (cases[f"{name}_b"].to_numpy(dtype=float) for name in ("n", "mean", "var"))
     pairs = cases["n_pairs"].to_numpy(dtype=float)
@@ -103,7 +105,8 @@ def _with_interval(cases: pd.DataFrame) -> pd.DataFrame:
     error, freedom = np.where(paired, of_pairs, error), np.where(paired, pairs - 1, freedom)
     difference = mean_b - mean_a
     enough = np.minimum(n_a, n_b) >= ENOUGH
-    low, high, p = stats.t_interval(difference, np.where(enough, error, np.nan), np.where(enough, freedom, np.nan))
+    error, freedom = np.where(enough, error, np.nan), np.where(enough, freedom, np.nan)
+    low, high, p = stats.t_interval(difference, error, freedom, confidence)
     return cases.assign(
         n_pairs=np.where(paired, pairs, 0), baseline_us=np.exp(mean_a), candidate_us=np.exp(mean_b),
         ratio=np.exp(difference), low=np.exp(low), high=np.exp(high), p=p, adjusted_p=stats.adjusted(p),

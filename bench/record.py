@@ -122,7 +122,7 @@ class Record:
     phases_s: Mapping[str, float] = field(default_factory=dict)
     source_sha256: str = ""
     taken_at: str = ""
-    schema: int = SCHEMA_VERSION
+    schema: int | None = SCHEMA_VERSION
     environment: Environment | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -190,8 +190,8 @@ class RecordWriter:
         self._file.close()
 
 
-def read_records(path: Path, *, may_be_empty: bool = False) -> list[Record]:
-    """All records of a file, each with its run's environment.
+def read_records(path: Path, *, may_be_empty: bool = False, untold_schema: bool = False) -> list[Record]:
+    """All records of a file, each with its run's environment; schema None where `untold_schema` lets one be missing.
 
     Raises:
         RecordError: missing, truncated, foreign or future-schema file; or one of no records, unless it `may_be_empty`.
@@ -206,7 +206,7 @@ def read_records(path: Path, *, may_be_empty: bool = False) -> list[Record]:
         if not line.strip():
             continue
         where = f"{path}:{number}"
-        fields = _parse(line, where, last=number == len(lines))
+        fields = _parse(line, where, last=number == len(lines), untold=untold_schema)
         if "environment" in fields:
             environments[fields["run"]] = _build(Environment, fields["environment"], where)
             continue
@@ -236,14 +236,15 @@ def _text_of(path: Path) -> str:
         raise RecordError(f"{path}:{line}: {TORN if torn else 'not UTF-8'} ({error.reason})") from error
 
 
-def _parse(line: str, where: str, *, last: bool) -> dict[str, Any]:
+def _parse(line: str, where: str, *, last: bool, untold: bool = False) -> dict[str, Any]:
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise RecordError(f"{where}: {TORN if last else 'not JSON'} ({getattr(error, 'msg', error)})") from error
+    untold = untold and isinstance(fields, dict) and fields.setdefault("schema") is None
     if not isinstance(fields, dict) or not isinstance(fields.get("run"), str) or "schema" not in fields:
         raise RecordError(f"{where}: not a Roofmark record: wanted an object with 'run' and 'schema'")
-    if fields["schema"] != SCHEMA_VERSION:
+    if fields["schema"] != SCHEMA_VERSION and not untold:
         raise RecordError(
             f"{where}: schema {fields['schema']!r}, this version reads {SCHEMA_VERSION}: "
             "use the Roofmark that wrote it, or measure again"
