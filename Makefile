@@ -47,7 +47,7 @@ fmt: $(STAMP)
 	mv $@.part $@
 
 test: lint .triton/$(OLDEST_TRITON)
-	$(PY) -m pytest -n 2 -m 'not speed' --dist loadgroup
+	$(PY) -m pytest -n 2 -m 'not speed and not perf' --dist loadgroup
 	TRITON_INTERPRET=1 $(PY) -m pytest -n 2 --dist loadgroup tests/interpreter
 	$(PY) -m pytest -m speed
 

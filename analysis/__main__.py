@@ -10,6 +10,7 @@ import typer
 
 from analysis.cmd_compare import compare
 from analysis.cmd_compile import compile_report
+from analysis.cmd_noise import noise
 from analysis.cmd_reference import reference
 from analysis.cmd_roofline import roofline
 
@@ -29,6 +30,7 @@ def main() -> None:
 app.command()(roofline)
 app.command()(reference)
 app.command()(compare)
+app.command()(noise)
 app.command("compile")(compile_report)
 
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from analysis.compare import Comparison, side_of
+from analysis.compare import Comparison
 from analysis.frame import Loaded
 from analysis.runs import moment
+from analysis.sides import side_of
 from analysis.verdicts import COMPARED
 from bench.record import RecordError
 

@@ -9,12 +9,14 @@ import json
 import math
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from analysis import compare_options as options
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from analysis.compare import Comparison
     from analysis.frame import Loaded
@@ -22,82 +24,74 @@ if TYPE_CHECKING:
 
 USAGE, NOTHING, PARTLY = 2, 3, 4
 AUTO = "auto"
-ROWS = 40
-"""Rows of the table on the terminal unless told otherwise."""
-MoreOption = Annotated[list[Path] | None, typer.Option(help="Another process of this side; may be repeated.")]
 
 
 def compare(
-    records: Annotated[
-        list[Path],
-        typer.Argument(
-            help="BASELINE CANDIDATE; each records.jsonl, or a directory: of one run, or of one a process. With "
-            "--baseline auto CANDIDATE alone.",
-            metavar="[BASELINE] CANDIDATE",
-        ),
-    ],
-    baseline: Annotated[
-        str, typer.Option(help="auto: the newest comparable directory under reports/baselines/DEVICE/.")
-    ] = "",
-    more_baseline: MoreOption = None,
-    more_candidate: MoreOption = None,
-    threshold: Annotated[float, typer.Option(help="Fraction that a change must pass: 0.05 is 5 %.")] = 0.05,
-    threshold_for: Annotated[
-        list[str] | None, typer.Option(help="PATTERN=FRACTION for case ids; the last that matches counts.")
-    ] = None,
-    min_abs_us: Annotated[float, typer.Option(help="A change of fewer microseconds is none.")] = 0.0,
-    noise: Annotated[
-        list[Path] | None, typer.Option(help="Runs of one code in several processes, for the A/A floor of each case.")
-    ] = None,
-    allow: Annotated[list[str] | None, typer.Option(help="A FIELD that may differ, with a warning.")] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="A missing case is exit code 3.")] = False,
-    junit: Annotated[Path | None, typer.Option(help="Write JUnit XML to this file.")] = None,
-    markdown: Annotated[Path | None, typer.Option(help="Write Markdown for a pull request to this file.")] = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Write comparison.md, .csv, .png and .svg to this directory.")
-    ] = None,
-    rows: Annotated[int, typer.Option(min=0, help="Rows of the table on the terminal; 0 prints all.")] = ROWS,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout instead of a table.")] = False,
+    ctx: typer.Context,
+    records: options.RecordsArgument,
+    baseline: options.BaselineOption = "",
+    more_baseline: options.MoreOption = None,
+    more_candidate: options.MoreOption = None,
+    threshold: options.ThresholdOption = 0.05,
+    threshold_for: options.ThresholdForOption = None,
+    min_abs_us: options.MinAbsOption = 0.0,
+    noise: options.NoiseOption = None,
+    allow: options.AllowOption = None,
+    rerun: options.RerunOption = None,
+    strict: options.StrictOption = False,
+    junit: options.JunitOption = None,
+    markdown: options.MarkdownOption = None,
+    output: options.OutputOption = None,
+    rows: options.RowsOption = options.ROWS,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Says of each case whether it got slower.
 
     One or two processes a side: a change past the threshold (and 3 x the A/A floor) is SLOW or FAST, anything else
-    AMBIGUOUS. Three or more: the interval of the ratio must exclude 1 too. Exit code 1: any SLOW; else 4: any INVALID,
-    or an output that could not be written; else 3: nothing comparable, or no kept
-    baseline; 2: records that cannot be used.
+    AMBIGUOUS. Three or more: the interval of the ratio must exclude 1 too. Nothing is run: `bench ab` reruns what is
+    flagged, and --rerun has what it found. Exit code 1: any SLOW; else 4: any INVALID, or an output that could not be
+    written; else 3: nothing comparable, or no kept baseline; 2: records that cannot be used.
     """
     from analysis.baselines import NoBaselineError
-    from analysis.compare import compare as compared
-    from analysis.compare import side_of
 
     try:
-        rules = _rules(threshold, threshold_for or [], min_abs_us)
-        _known(allow or [])
-        old, new = _asked(records, baseline)
-        aa_runs = side_of(noise).frame if noise else None
-        candidate = side_of([new, *(more_candidate or [])])
-
-        def judged(side: Loaded) -> Comparison:
-            return compared(side.frame, candidate.frame, rules, allowed=allow or [], noise=aa_runs, strict=strict)
-
-        if old is None:
-            side, found = _kept(candidate, judged)
-        else:
-            side = side_of([old, *(more_baseline or [])])
-            found = judged(side)
+        sides, found = _compared(ctx.params)
     except (ValueError, NoBaselineError) as error:
         typer.echo(f"{error}", err=True)
         raise typer.Exit(NOTHING if isinstance(error, NoBaselineError) else USAGE) from error
-    sides = [side, candidate]
-    for line in found.warnings:
-        typer.echo(f"warning: {line}", err=True)
     problems = _write(found, junit, markdown, strict=strict) + (_report(found, sides, output) if output else [])
-    for line in problems:
+    for line in [*found.warnings, *problems]:
         typer.echo(f"warning: {line}", err=True)
     _tell(found, rows or sys.maxsize, as_json=as_json)
     code = PARTLY if problems and found.code != 1 else found.code
     if code:
         raise typer.Exit(code)
+
+
+def _compared(asked: Mapping[str, Any]) -> tuple[list[Loaded], Comparison]:
+    """Both sides and what came out. Raises ValueError or NoBaselineError."""
+    from analysis.compare import compare as compared
+    from analysis.sides import side_of
+
+    rules = _rules(asked["threshold"], asked["threshold_for"] or [], asked["min_abs_us"])
+    allowed = asked["allow"] or []
+    _known(allowed)
+    old, new = _asked(asked["records"], asked["baseline"])
+    noise = side_of(asked["noise"]).frame if asked["noise"] else None
+    rerun = asked["rerun"]
+    again = (side_of([rerun / "baseline"]).frame, side_of([rerun / "candidate"]).frame) if rerun else None
+    candidate = side_of([new, *(asked["more_candidate"] or [])])
+
+    def judged(side: Loaded) -> Comparison:
+        return compared(
+            side.frame, candidate.frame, rules, allowed=allowed, noise=noise, rerun=again, strict=asked["strict"]
+        )
+
+    if old is None:
+        side, found = _kept(candidate, judged)
+        return [side, candidate], found
+    side = side_of([old, *(asked["more_baseline"] or [])])
+    return [side, candidate], judged(side)
 
 
 def _asked(records: Sequence[Path], baseline: str) -> tuple[Path | None, Path]:

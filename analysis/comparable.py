@@ -32,6 +32,8 @@ ROW: Mapping[str, str] = {
 """Column of `analysis.frame` -> the FIELD that allows it to differ."""
 FIELDS = tuple(dict.fromkeys([*ENVIRONMENT.values(), *ROW.values(), "packages"]))
 """What `--allow` knows."""
+NAMED = ("schema",)
+"""Columns that are named where one side does not tell them; where both do they are equal, or reading refused them."""
 PREFIX = "on:"
 """Of the columns that hold conditions."""
 
@@ -64,7 +66,7 @@ class Difference:
 
 def field_of(name: str) -> str:
     """The FIELD of a condition."""
-    return "packages" if name.startswith("packages.") else {**ENVIRONMENT, **ROW}[name]
+    return "packages" if name.startswith("packages.") else {**ENVIRONMENT, **ROW}.get(name, name)
 
 
 def conditions(loaded: Loaded) -> pd.DataFrame:
@@ -74,7 +76,7 @@ def conditions(loaded: Loaded) -> pd.DataFrame:
     names = dict.fromkeys(name for told in environments.values() for name in told)
     runs = frame["run"]
     columns = {name: runs.map({run: told.get(name, "") for run, told in environments.items()}) for name in names}
-    columns |= {name: frame[name].map({v: _text(v) for v in frame[name].unique()}) for name in ROW}
+    columns |= {name: frame[name].map({v: _text(v) for v in frame[name].unique()}) for name in (*ROW, *NAMED)}
     return pd.DataFrame(columns, index=frame.index, dtype=object).add_prefix(PREFIX)
 
 

@@ -1,32 +1,27 @@
 """Two runs against each other: which cases belong together, what each side timed, and one verdict a case.
 
 Rows join on case, device, timer, cache, regime, launch and inputs; what is left over of a case on both sides is one
-pair whose conditions differ. A process is a run; of a run's record that is there twice the last one counts, and a
-failure that its own file repeats with success is none. The rule of the verdict is left to `analysis.verdicts`, what
-may be compared to `analysis.comparable`, the output to `analysis.compare_output`.
+pair whose conditions differ. What was flagged and rerun has the rerun's verdict. Records are read by `analysis.sides`;
+the rule of the verdict is left to `analysis.verdicts`, what may be compared to `analysis.comparable`, the output to
+`analysis.compare_output`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from analysis.comparable import PREFIX, compared_conditions, conditions, told_lines
-from analysis.flags import doubted
-from analysis.frame import Loaded, load
-from analysis.methods import METHOD
+from analysis.comparable import PREFIX, compared_conditions, told_lines
 from analysis.processes import order_of, paired, spreads
-from analysis.verdicts import COMPARED, Rules, Verdict, judged
-from bench.record import Environment, RecordError, Status
+from analysis.sides import KEY, UNTIMED
+from analysis.stats import CONFIDENCE, RERUN_CONFIDENCE
+from analysis.verdicts import COMPARED, FLAGGED, FRESH, Rules, Verdict, confirmed, judged
+from bench.record import Status
 
-KEY = ["case_id", "device", *METHOD]
-UNTIMED = (Status.SKIPPED, Status.UNSUPPORTED)
-"""Statuses of a case that nobody expected a time of."""
 COLUMNS = (
     "case_id", "baseline_us", "candidate_us", "ratio", "low", "high", "adjusted_p", "verdict", "reason",
 )  # fmt: skip
@@ -55,45 +50,6 @@ class Comparison:
         return {verdict.value: int(counts.get(verdict.value, 0)) for verdict in Verdict}
 
 
-def side_of(paths: Sequence[Path]) -> Loaded:
-    """The records of one side, beside `analysis.frame`'s columns with conditions, taken_at, uuid, file, doubted.
-
-    Args:
-        paths: record files; directories with a `records.jsonl`, or whose directories have one: a process each.
-
-    Raises:
-        RecordError: a file that cannot be used.
-    """
-    parts: list[pd.DataFrame] = []
-    known: dict[str, Environment] = {}
-    for file in dict.fromkeys(file for path in paths for file in _files(path)):
-        loaded = load([file])
-        environments = loaded.environments
-        known |= environments
-        frame = loaded.frame.assign(
-            file=str(file),
-            doubted=doubted(loaded.frame),
-            taken_at=loaded.frame["run"].map({run: e.taken_at or "" for run, e in environments.items()}),
-            uuid=loaded.frame["run"].map({run: e.uuid or "" for run, e in environments.items()}),
-        )
-        parts.append(pd.concat([frame, conditions(loaded)], axis=1))
-    side = pd.concat(parts, ignore_index=True)
-    names = [c for c in side.columns if c.startswith(PREFIX)]
-    side = side.assign(**{name: side[name].fillna("") for name in names}).drop_duplicates([*KEY, "run"], keep="last")
-    failed = ~side["status"].isin([Status.OK, *UNTIMED])
-    again = side.duplicated([*KEY, "file"], keep="last")
-    return Loaded(side[~(failed & again)].reset_index(drop=True), known)
-
-
-def _files(path: Path) -> list[Path]:
-    if not path.is_dir() or (path / "records.jsonl").exists():
-        return [path / "records.jsonl" if path.is_dir() else path]
-    found = sorted(path.glob("*/records.jsonl"))
-    if not found:
-        raise RecordError(f"{path}: no records.jsonl in it or in its directories; wanted those of `bench run -o DIR`")
-    return found
-
-
 def compare(
     baseline: pd.DataFrame,
     candidate: pd.DataFrame,
@@ -101,17 +57,55 @@ def compare(
     *,
     allowed: Collection[str] = (),
     noise: pd.DataFrame | None = None,
+    rerun: tuple[pd.DataFrame, pd.DataFrame] | None = None,
     strict: bool = False,
 ) -> Comparison:
     """Every case of two sides.
 
     Args:
-        baseline, candidate: the frames that `side_of` gives.
+        baseline, candidate: the frames that `analysis.sides.side_of` gives.
         rules: how large a change must be.
         allowed: FIELDs of `analysis.comparable` that may differ.
         noise: runs of one code, for the A/A floor.
+        rerun: fresh runs of both sides, of what they flag: SLOW and FAST need the same verdict of these.
         strict: a missing case is exit code 3.
     """
+    rows, warnings = _verdicts(baseline, candidate, rules, allowed, noise)
+    if rerun:
+        again, more = _verdicts(*rerun, rules, allowed, noise, RERUN_CONFIDENCE)
+        rows, warnings = _confirmed(rows, again), list(dict.fromkeys([*warnings, *more]))
+    rows = _ordered(_described(rows, baseline, candidate))
+    warnings += [
+        f"pattern {pattern!r} of --threshold-for matches no case"
+        for pattern, _ in rules.of_cases
+        if not Rules(threshold=0, of_cases=[(pattern, 1)]).thresholds(rows["case_id"]).any()
+    ]
+    return Comparison(cases=rows, warnings=tuple(warnings), code=exit_code(rows["verdict"], strict=strict))
+
+
+def _described(rows: pd.DataFrame, baseline: pd.DataFrame, candidate: pd.DataFrame) -> pd.DataFrame:
+    about = pd.concat([candidate, baseline])[["case_id", *ABOUT]].drop_duplicates("case_id")
+    told = rows[list(COLUMNS)].assign(device=rows["device_b"].fillna(rows["device_a"]))
+    return told.merge(about, on="case_id", how="left", validate="many_to_one")
+
+
+def _ordered(rows: pd.DataFrame) -> pd.DataFrame:
+    """The worst first: by verdict, then the largest change, then the id."""
+    rank = {verdict.value: i for i, verdict in enumerate(RANK)}
+    ids = np.argsort(np.argsort(rows["case_id"].to_numpy(dtype=object), kind="stable"), kind="stable")
+    order = np.lexsort((ids, -(rows["ratio"] - 1).abs().to_numpy(), rows["verdict"].map(rank).to_numpy()))
+    return rows.iloc[order].reset_index(drop=True)
+
+
+def _verdicts(
+    baseline: pd.DataFrame,
+    candidate: pd.DataFrame,
+    rules: Rules,
+    allowed: Collection[str],
+    noise: pd.DataFrame | None,
+    confidence: float = CONFIDENCE,
+) -> tuple[pd.DataFrame, list[str]]:
+    """COLUMNS and those of KEY with _a, one row a case; what to warn of."""
     order = order_of(baseline, candidate)
     cases = _joined(_summary(baseline), _summary(candidate))
     both = cases["side"] == "both"
@@ -119,27 +113,29 @@ def compare(
     cases = _settled(cases, refused.reindex(cases.index, fill_value=""))
     ready = cases["verdict"] == ""
     measured = spreads(paired(cases[ready], baseline, candidate, order, KEY), noise, KEY)
-    rows = pd.concat([cases[~ready], judged(measured, rules) if len(measured) else measured])
-    rank = {verdict.value: i for i, verdict in enumerate(RANK)}
-    rows = rows.assign(rank=rows["verdict"].map(rank), size=-(rows["ratio"] - 1).abs())
-    rows = rows.sort_values(["rank", "size", "case_id"], kind="stable").reset_index(drop=True)
-    warnings = [*told_lines(differences, allowed), *order.warnings, *_uuids(baseline, candidate)]
-    warnings += [
-        f"pattern {pattern!r} of --threshold-for matches no case"
-        for pattern, _ in rules.of_cases
-        if not Rules(threshold=0, of_cases=[(pattern, 1)]).thresholds(rows["case_id"]).any()
-    ]
-    return Comparison(
-        cases=_described(rows, baseline, candidate),
-        warnings=tuple(warnings),
-        code=exit_code(rows["verdict"], strict=strict),
+    rows = pd.concat(
+        [cases[~ready], judged(measured, rules, confidence) if len(measured) else measured], ignore_index=True
     )
+    changed = [*_changed("baseline", baseline), *_changed("candidate", candidate)]
+    return rows, [*told_lines(differences, allowed), *order.warnings, *changed, *_uuids(baseline, candidate)]
 
 
-def _described(rows: pd.DataFrame, baseline: pd.DataFrame, candidate: pd.DataFrame) -> pd.DataFrame:
-    about = pd.concat([candidate, baseline])[["case_id", *ABOUT]].drop_duplicates("case_id")
-    told = rows[list(COLUMNS)].assign(device=rows["device_b"].fillna(rows["device_a"]))
-    return told.merge(about, on="case_id", how="left", validate="many_to_one")
+def _confirmed(rows: pd.DataFrame, again: pd.DataFrame) -> pd.DataFrame:
+    """The flagged rows as the rerun has them."""
+    flagged = rows["verdict"].isin(FLAGGED)
+    keys = [f"{name}_a" for name in KEY]
+    fresh = again[again["case_id_a"].notna()][[*keys, *FRESH]]
+    joined = rows.loc[flagged, keys].merge(fresh, on=keys, how="left").set_index(rows.index[flagged])
+    settled = rows.copy()
+    settled.loc[flagged, list(FRESH)] = confirmed(rows[flagged], joined)
+    return settled
+
+
+def _changed(name: str, side: pd.DataFrame) -> list[str]:
+    """A side whose sources were edited between its processes is two sides."""
+    told = side[side["source_sha256"] != ""]
+    several = int((told.groupby(KEY, dropna=False)["source_sha256"].nunique() > 1).sum())
+    return [f"processes of the {name} ran different kernel sources in {several} cases"] if several else []
 
 
 RANK = (
@@ -173,15 +169,17 @@ def _summary(side: pd.DataFrame) -> pd.DataFrame:
         log=np.log(side["time_us"].where(usable)),
         fault=pd.Series(fault, index=side.index).where(~usable & ~absent),
         absent=detail.where(absent),
+        code=(side["cubins"] + side["config"]).where(side["cubins"] != "", ""),
     )
     names = [c for c in side.columns if c.startswith(PREFIX)]
     groups = rows.groupby(KEY, sort=False, dropna=False)
     summary = groups.agg(
         n=("log", "count"), mean=("log", "mean"), var=("log", "var"), fault=("fault", "first"),
-        absent=("absent", "first"), **{name: (name, "first") for name in names},
+        absent=("absent", "first"), code=("code", "first"), **{name: (name, "first") for name in names},
     )  # fmt: skip
     summary["mixed"] = ""
     if len(summary) < len(side):
+        summary["code"] = summary["code"].mask(groups["code"].nunique() > 1, "")
         for name in names:
             several = groups[name].nunique() > 1
             if several.any():
@@ -244,7 +242,8 @@ def _settled(cases: pd.DataFrame, refused: pd.Series[str]) -> pd.DataFrame:
     nothing = dict.fromkeys(("ratio", "low", "high", "adjusted_p"), np.nan)
     return cases.assign(
         verdict=verdict, reason=reason, baseline_us=np.exp(cases["mean_a"].astype(float)),
-        candidate_us=np.exp(cases["mean_b"].astype(float)), **nothing,
+        candidate_us=np.exp(cases["mean_b"].astype(float)),
+        same_code=(cases["code_a"] == cases["code_b"]) & (cases["code_a"].fillna("") != ""), **nothing,
     )  # fmt: skip
 
 

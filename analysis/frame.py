@@ -45,16 +45,17 @@ class Loaded:
         return self.environments[run]
 
 
-def load(paths: Sequence[Path]) -> Loaded:
-    """Reads records files, or directories that hold a `records.jsonl`.
+def load(paths: Sequence[Path], *, untold_schema: bool = False) -> Loaded:
+    """Reads records files, or directories that hold a `records.jsonl`; `untold_schema` lets a schema be missing.
 
     Raises:
         RecordError: a file that cannot be used whole, or no file at all.
     """
     if not paths:
         raise RecordError("no records given")
+    files = [path / "records.jsonl" if path.is_dir() else path for path in paths]
     with _no_collection():
-        return _columns([r for path in paths for r in read_records(path / "records.jsonl" if path.is_dir() else path)])
+        return _columns([r for file in files for r in read_records(file, untold_schema=untold_schema)])
 
 
 def _columns(records: Sequence[Record]) -> Loaded:
@@ -65,6 +66,9 @@ def _columns(records: Sequence[Record]) -> Loaded:
         frame[name] = [float(record.config.get(name, "nan")) for record in records]
     frame["config"] = [config_key(record.config) for record in records]
     frame["asked_inputs"] = [str(record.asked.get("inputs", "")) for record in records]
+    frame["schema"] = [record.schema for record in records]
+    frame["source_sha256"] = [record.source_sha256 for record in records]
+    frame["cubins"] = [_cubins(record) for record in records]
     for axis in AXES:
         frame[axis] = frame[axis].astype("Int64")
     for count in ("flops", "bytes", "overhead_bytes"):
@@ -101,6 +105,12 @@ def config_key(config: Mapping[str, Any]) -> str:
 def model_of(sources: Sequence[str]) -> str:
     """The models whose layers a case stands for, from sources like `llama-3.1-8b: qkv_proj, tp 1`."""
     return "+".join(dict.fromkeys(s.split(":")[0] for s in sources if ":" in s))
+
+
+def _cubins(record: Record) -> str:
+    """The kernels that a call launched, each with what it is in binary; '' where none is told."""
+    launched = record.kernel.get("kernels", ())
+    return "; ".join(f"{kernel.get('name')} {kernel.get('cubin_sha256')}" for kernel in launched)
 
 
 def _row(record: Record) -> dict[str, object]:

@@ -35,13 +35,15 @@ def order_of(baseline: pd.DataFrame, candidate: pd.DataFrame) -> Order:
         return Order(warnings=(f"run {', '.join(sorted(both))} is on both sides: it is compared with itself",))
     runs = sorted((at, side, run) for side, of_side in enumerate(taken) for run, at in of_side.items())
     times, sides = [at for at, _, _ in runs], [side for _, side, _ in runs]
-    if not all(times) or len(set(times)) < len(times) or min(len(t) for t in taken) < 2:
+    if min(len(t) for t in taken) < 2:
         return Order()
+    if not all(times) or len(set(times)) < len(times):
+        return Order(warnings=("when the processes ran is not told: nothing shows that they alternated",))
     if sides in (sorted(sides), sorted(sides, reverse=True)):
         return Order(
             warnings=(
-                "all processes of one side were taken before those of the other: a drift of the machine looks like a "
-                "change; alternate them (baseline, candidate, candidate, baseline)",
+                "blocked order: all processes of one side were taken before those of the other, so a drift of the "
+                "machine looks like a change; alternate them (baseline, candidate, candidate, baseline): bench ab does",
             )
         )
     if len(sides) % 2 or any(a == b for a, b in zip(sides[::2], sides[1::2], strict=True)):
@@ -70,11 +72,16 @@ def spreads(cases: pd.DataFrame, noise: pd.DataFrame | None, key: Sequence[str])
     """Adds spread, that of the A/A pairs of each case; NaN without any.
 
     Args:
-        noise: runs of one code, frame of `analysis.compare.side_of`.
+        noise: runs of one code, frame of `analysis.sides.side_of`.
     """
     if noise is None or cases.empty:
         return cases.assign(spread=np.nan)
-    rows = noise[(noise["status"] == Status.OK) & (noise["time_us"] > 0)].sort_values("taken_at", kind="stable")
-    found = rows.groupby(list(key), dropna=False)["time_us"].agg(pair_spread).rename("spread").reset_index()
-    named = found.rename(columns={name: f"{name}_a" for name in key})
+    named = of_noise(noise, key)[[*key, "spread"]].rename(columns={name: f"{name}_a" for name in key})
     return cases.merge(named, on=[f"{name}_a" for name in key], how="left")
+
+
+def of_noise(noise: pd.DataFrame, key: Sequence[str]) -> pd.DataFrame:
+    """One row a case of runs of one code: processes, time_us (their median), spread (of its A/A pairs)."""
+    rows = noise[(noise["status"] == Status.OK) & (noise["time_us"] > 0)].sort_values("taken_at", kind="stable")
+    times = rows.groupby(list(key), sort=False, dropna=False)["time_us"]
+    return times.agg(processes="count", time_us="median", spread=pair_spread).reset_index()

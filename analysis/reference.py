@@ -33,7 +33,7 @@ from analysis.reference_tables import (
     read_tables,
     system_named,
 )
-from bench.record import Environment, Record, Status, header_json
+from bench.record import SCHEMA_VERSION, Environment, Record, Status, header_json
 from kernels.work import AXES
 
 SHAPES = Path(__file__).parent / "data" / "standard_shapes.csv"
@@ -58,7 +58,7 @@ COLUMNS = (
     "run", "case_id", "op", "provider", "phase", "dtype", "technique", *AXES, "model", "source", "weight_dtype",
     "kv_dtype", "scale", "status", "detail", "time_us", "low_us", "high_us", "samples", "drift", "flops", "bytes",
     "overhead_bytes", "counting", "timer", "cache", "regime", "launch", "inputs", "stop_reason", "includes", "flags",
-    "data", "kernel", "device", "device_type", "config", "asked_inputs",
+    "data", "kernel", "device", "device_type", "config", "asked_inputs", "schema", "source_sha256", "cubins",
 )  # fmt: skip
 """The columns of `analysis.frame`, in its order."""
 
@@ -123,9 +123,7 @@ def standard(device: str, frameworks: Sequence[str] = (), version: str = "") -> 
 def every_row(device: str, frameworks: Sequence[str] = (), version: str = "", table: str = "") -> Iterator[Loaded]:
     """All published rows, or those of one table (a key of READERS), one table of a framework at a time.
 
-    Raises:
-        ValueError: an unknown device, framework, version or table.
-        PackageMissingError: the package is not installed.
+    Raises as `standard` does; ValueError for an unknown table too.
     """
     if table and table not in READERS:
         raise ValueError(f"unknown table {table!r}; known: {', '.join(READERS)}")
@@ -204,8 +202,11 @@ def _environment(table: Table, device: str) -> Environment:
 
 def _named(rows: pd.DataFrame, run: str, environment: Environment) -> pd.DataFrame:
     """The columns of `analysis.frame`, with the run, the device and the case ids."""
-    device = {"device": environment.device_name, "device_type": "cuda"}
-    named = rows.assign(run=run, case_id=case_ids(rows), config=config_key({}), asked_inputs="", **device)
+    same = {
+        "device": environment.device_name, "device_type": "cuda", "config": config_key({}), "asked_inputs": "",
+        "schema": SCHEMA_VERSION, "source_sha256": "", "cubins": "",
+    }  # fmt: skip
+    named = rows.assign(run=run, case_id=case_ids(rows), **same)
     return named[list(COLUMNS)]
 
 

@@ -15,6 +15,11 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 CONFIDENCE = 0.95
+RERUN_CONFIDENCE = 0.97
+"""Of what was flagged once. At 95 % twice, 200 cases of the same code have 0.25 false ones at a spread of 1.5 %.
+
+At 97 % they have 0.14, and 8 pairs still find 3 % at a spread of 1 % 99 times in 100; at 98 % they do not (simulated).
+"""
 
 
 def welch(sums: Sequence[Floats]) -> tuple[Floats, Floats]:
@@ -30,14 +35,16 @@ def welch(sums: Sequence[Floats]) -> tuple[Floats, Floats]:
     return np.sqrt(a + b), np.where(np.isfinite(freedom), freedom, n_a + n_b - 2)
 
 
-def t_interval(difference: Floats, error: Floats, freedom: Floats) -> tuple[Floats, Floats, Floats]:
-    """(low, high, p) of differences [cases] with standard errors: the 95 % interval and the two-sided p of zero.
+def t_interval(
+    difference: Floats, error: Floats, freedom: Floats, confidence: float = CONFIDENCE
+) -> tuple[Floats, Floats, Floats]:
+    """(low, high, p) of differences [cases] with standard errors: the interval and the two-sided p of zero.
 
     An error of zero leaves nothing to chance: the interval is the difference, p is 1 where that is zero and else 0.
     """
     from scipy import stats
 
-    half = stats.t.ppf((1 + CONFIDENCE) / 2, freedom) * error
+    half = stats.t.ppf((1 + confidence) / 2, freedom) * error
     with np.errstate(divide="ignore", invalid="ignore"):
         p = 2 * stats.t.sf(np.abs(difference / error), freedom)
     p = np.where(error == 0, np.where(difference == 0, 1.0, 0.0), p)

@@ -21,6 +21,7 @@ ENOUGH = 3
 """Processes a side from which an interval decides."""
 SINGLE_FLOORS = 3
 """Times the A/A floor that a change must pass where there are fewer."""
+UNCONFIRMED = "; unconfirmed: not rerun"
 ROUNDING = 1e-9
 """A change of exactly the threshold has not passed it, whatever the last digit of a quotient says."""
 
@@ -39,6 +40,7 @@ class Verdict(StrEnum):
 
 
 COMPARED = (Verdict.SLOW, Verdict.FAST, Verdict.SAME, Verdict.AMBIGUOUS)
+FLAGGED = (Verdict.SLOW, Verdict.FAST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,15 +65,17 @@ class Rules:
         return found
 
 
-def judged(cases: pd.DataFrame, rules: Rules) -> pd.DataFrame:
+def judged(cases: pd.DataFrame, rules: Rules, confidence: float = stats.CONFIDENCE) -> pd.DataFrame:
     """Adds ratio, low, high, p, adjusted_p, verdict and reason to cases that both sides timed.
 
     Args:
         cases: case_id, n_a, mean_a, var_a (of the logarithms of process medians of the baseline), the same with _b,
-            n_pairs, mean_pairs, var_pairs (of the differences of paired processes; 0 where there are none), and
-            spread (s of A/A pairs, NaN where unknown).
+            n_pairs, var_pairs (of the differences of paired processes; 0 where there are none), spread (s of A/A
+            pairs, NaN where unknown), and same_code (both sides launched the same binaries, as they tell).
+        rules: how large a change must be.
+        confidence: of the interval.
     """
-    rows = _with_interval(cases)
+    rows = _with_interval(cases, confidence)
     few = np.minimum(rows["n_a"], rows["n_b"]) < ENOUGH
     change = rows["ratio"] - 1
     pairs = np.where(rows["n_pairs"] >= ENOUGH, rows["n_pairs"], np.minimum(rows["n_a"], rows["n_b"]))
@@ -82,7 +86,7 @@ def judged(cases: pd.DataFrame, rules: Rules) -> pd.DataFrame:
     sure = (rows["low"] > 1) | (rows["high"] < 1)
     flagged = past & ~small & (few | sure)
     within = (rows["low"] >= 1 - bar - ROUNDING) & (rows["high"] <= 1 + bar + ROUNDING)
-    same = ~few & ~flagged & (within | (small & past & sure))
+    same = ~flagged & ((cases["same_code"] & ~past) | (~few & (within | (small & past & sure))))
     moved = np.where(change > 0, Verdict.SLOW.value, Verdict.FAST.value)
     verdict = np.where(flagged, moved, np.where(same, Verdict.SAME.value, Verdict.AMBIGUOUS.value))
     rows = rows.assign(bar=bar, small=small & past, few=few, verdict=verdict)
@@ -90,8 +94,8 @@ def judged(cases: pd.DataFrame, rules: Rules) -> pd.DataFrame:
     return rows.assign(reason=[_reason(*told) for told in zip(*columns, strict=True)])
 
 
-def _with_interval(cases: pd.DataFrame) -> pd.DataFrame:
-    """The ratio of geometric means with its 95 % interval: of the pairs where processes are paired, else Welch's."""
+def _with_interval(cases: pd.DataFrame, confidence: float) -> pd.DataFrame:
+    """The ratio of geometric means with its interval: of the pairs where processes are paired, else Welch's."""
     n_a, mean_a, var_a = (cases[f"{name}_a"].to_numpy(dtype=float) for name in ("n", "mean", "var"))
     n_b, mean_b, var_b = (cases[f"{name}_b"].to_numpy(dtype=float) for name in ("n", "mean", "var"))
     pairs = cases["n_pairs"].to_numpy(dtype=float)
@@ -101,29 +105,59 @@ def _with_interval(cases: pd.DataFrame) -> pd.DataFrame:
     error, freedom = np.where(paired, of_pairs, error), np.where(paired, pairs - 1, freedom)
     difference = mean_b - mean_a
     enough = np.minimum(n_a, n_b) >= ENOUGH
-    low, high, p = stats.t_interval(difference, np.where(enough, error, np.nan), np.where(enough, freedom, np.nan))
+    error, freedom = np.where(enough, error, np.nan), np.where(enough, freedom, np.nan)
+    low, high, p = stats.t_interval(difference, error, freedom, confidence)
     return cases.assign(
         n_pairs=np.where(paired, pairs, 0), baseline_us=np.exp(mean_a), candidate_us=np.exp(mean_b),
         ratio=np.exp(difference), low=np.exp(low), high=np.exp(high), p=p, adjusted_p=stats.adjusted(p),
     )  # fmt: skip
 
 
-TOLD = ("verdict", "ratio", "low", "high", "bar", "n_a", "n_b", "n_pairs", "few", "small", "adjusted_p")
+TOLD = ("verdict", "ratio", "low", "high", "bar", "n_a", "n_b", "n_pairs", "few", "small", "same_code", "adjusted_p")
 
 
 def _reason(
     verdict: str, ratio: float, low: float, high: float, bar: float, n_a: int, n_b: int, n_pairs: int, few: bool,
-    small: bool, adjusted_p: float, min_abs_us: float,
+    small: bool, same_code: bool, adjusted_p: float, min_abs_us: float,
 ) -> str:  # fmt: skip
     change = f"{100 * (ratio - 1):+.2f} %"
     past = f"{'past' if abs(ratio - 1) > bar + ROUNDING else 'not past'} {100 * bar:.3g} %"
     said = f"{change}, {past}"
     if small:
         said += f", but less than {min_abs_us:g} us"
-    end = "; unconfirmed: not rerun" if verdict in (Verdict.SLOW, Verdict.FAST) else ""
+    end = UNCONFIRMED if verdict in FLAGGED else ""
+    if same_code:
+        said = f"same code (identical cubins and configuration): {said}"
+        end = f"; noise, or code on the host{end}" if end else ""
     if few:
         fewest = int(min(n_a, n_b))
         return f"{'one process' if fewest == 1 else f'{fewest} processes'} a side: {said}{end}"
     how = f"{int(n_pairs)} pairs" if n_pairs else f"{int(n_a)} and {int(n_b)} processes"
     interval = f"interval {100 * (low - 1):+.2f} to {100 * (high - 1):+.2f} % of {how}"
     return f"{said}, {interval}, adjusted p {adjusted_p:.2g}{end}"
+
+
+def confirmed(flagged: pd.DataFrame, again: pd.DataFrame) -> pd.DataFrame:
+    """Flagged cases with what fresh processes say of them: their numbers, and SLOW or FAST only of the same sign.
+
+    The fresh times are the ones to believe: the first were picked for being far out.
+
+    Args:
+        flagged: verdict (SLOW or FAST) and reason a case.
+        again: FRESH of the same cases in the rerun; the verdict is NaN where it has none.
+
+    Returns:
+        FRESH: AMBIGUOUS what was not flagged again, INVALID what has no second time.
+    """
+    first = "; at first: " + flagged["reason"].str.removesuffix(UNCONFIRMED)
+    told = again["reason"].astype("object").where(again["verdict"].notna(), "the case is not in it")
+    told = told.str.removesuffix(UNCONFIRMED)
+    timed = again["verdict"].isin(COMPARED)
+    holds = again["verdict"] == flagged["verdict"]
+    said = np.where(holds, "confirmed by a rerun: ", np.where(timed, "not confirmed by a rerun: ", "rerun: "))
+    verdict = np.where(timed, Verdict.AMBIGUOUS.value, Verdict.INVALID.value)
+    return again.assign(verdict=flagged["verdict"].where(holds, verdict), reason=said + told + first)[list(FRESH)]
+
+
+FRESH = ("baseline_us", "candidate_us", "ratio", "low", "high", "adjusted_p", "verdict", "reason")
+"""What a rerun replaces."""

@@ -8,8 +8,9 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from threading import Thread
 from types import TracebackType
 from typing import IO
@@ -27,18 +28,30 @@ class Child:
 
     Attributes:
         lines: what it has printed on stdout so far; usable after the process was killed in the middle.
+        code: its exit code, once it has ended by itself.
 
     Args:
-        arguments: module and its arguments, paths absolute: it runs in the checkout.
+        arguments: module and its arguments, paths absolute: it runs in a checkout.
         tell: gets each line of stderr.
+        checkout: whose code it runs; this one unless told otherwise.
+        variables: of its environment, beside those of this process.
     """
 
-    def __init__(self, arguments: Sequence[str], tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        tell: Callable[[str], None],
+        *,
+        checkout: Path = ROOT,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         self.lines: list[str] = []
+        self.code: int | None = None
         self._errors: deque[str] = deque(maxlen=LAST_LINES)
         self._process = subprocess.Popen(
             [sys.executable, "-m", *arguments],
-            cwd=ROOT,
+            cwd=checkout,
+            env=os.environ | dict(variables or {}),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -64,6 +77,7 @@ class Child:
             self._kill()
             return "cut off: its time was up"
         self._kill()  # what it left behind
+        self.code = code
         if code == 0:
             return ""
         words = " | ".join(text for line in self._errors if (text := line.strip(FRAME)))

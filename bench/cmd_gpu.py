@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import platform
-import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -18,6 +16,7 @@ import typer
 from bench import selection as options
 from bench.cmd_run import BAD, REPORTS, new_session
 from bench.device import choose_device
+from bench.ending import end_on_signals
 from bench.gpu import FAILED, Visit, tell, visit_steps
 from bench.gpu_plan import CASE_SECONDS, Step, plan, stop_rule
 from bench.gpu_steps import WORKS
@@ -28,7 +27,6 @@ from bench.record import Environment, Status
 from bench.run import Session
 from bench.selection import exit_codes
 
-ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 BudgetOption = Annotated[str, typer.Option("--budget", help="Time for all of it, such as 480s or 8m.")]
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="Directory for the results; reports/run-TIME when not given.")
@@ -83,7 +81,7 @@ def _alone(environment: Environment) -> Iterator[None]:
 
 def _go(visit: Visit, steps: Sequence[Step]) -> int:
     """Does the steps; the exit code."""
-    _end_on_signals()
+    end_on_signals()
     try:
         visit_steps(visit, steps, WORKS, _summarise)
     except typer.Exit as ended:
@@ -97,19 +95,6 @@ def _visit(session: Session, output: Path | None, end_s: float) -> Visit:
     directory = (output or REPORTS / f"run-{session.run}").resolve()
     directory.mkdir(parents=True, exist_ok=True)
     return Visit(directory=directory, session=session, end_s=end_s)
-
-
-def _end_on_signals() -> None:
-    """A machine that is taken away, or a line that drops, ends a visit as Ctrl-C does: with a summary."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        for again in ENDING:
-            signal.signal(again, signal.SIG_IGN)  # the summary is not to be interrupted
-        raise KeyboardInterrupt
-
-    for number in ENDING:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup has it ignored, so that a dropped line ends nothing
-            signal.signal(number, interrupt)
 
 
 def _summarise(visit: Visit) -> None:

@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 SCHEMA_VERSION = 1
@@ -122,7 +121,7 @@ class Record:
     phases_s: Mapping[str, float] = field(default_factory=dict)
     source_sha256: str = ""
     taken_at: str = ""
-    schema: int = SCHEMA_VERSION
+    schema: int | None = SCHEMA_VERSION
     environment: Environment | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -142,16 +141,11 @@ class Record:
         return json.dumps(told, ensure_ascii=False, allow_nan=False)
 
 
-def _fields_of(kind: type[Environment | Record]) -> tuple[frozenset[str], tuple[str, ...]]:
-    """The names of all fields, and of those that hold an object."""
-    fields = dataclasses.fields(kind)
-    objects = {"case"} | {f.name for f in fields if f.default_factory is dict}
-    return frozenset(f.name for f in fields), tuple(sorted(objects))
-
-
-KNOWN_FIELDS: Mapping[type[Any], tuple[frozenset[str], tuple[str, ...]]] = {
-    kind: _fields_of(kind) for kind in (Environment, Record)
+KNOWN_FIELDS: Mapping[type[Any], frozenset[str]] = {
+    kind: frozenset(f.name for f in dataclasses.fields(kind)) for kind in (Environment, Record)
 }
+OBJECTS = ("case", *(f.name for f in dataclasses.fields(Record) if f.default_factory is dict), "packages")
+"""Fields that hold an object."""
 
 
 def header_json(run: str, environment: Environment) -> str:
@@ -196,14 +190,12 @@ class RecordWriter:
     def __enter__(self) -> RecordWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._file.close()
 
 
-def read_records(path: Path, *, may_be_empty: bool = False) -> list[Record]:
-    """All records of a file, each with its run's environment.
+def read_records(path: Path, *, may_be_empty: bool = False, untold_schema: bool = False) -> list[Record]:
+    """All records of a file, each with its run's environment; schema None where `untold_schema` lets one be missing.
 
     Raises:
         RecordError: missing, truncated, foreign or future-schema file; or one of no records, unless it `may_be_empty`.
@@ -218,7 +210,7 @@ def read_records(path: Path, *, may_be_empty: bool = False) -> list[Record]:
         if not line.strip():
             continue
         where = f"{path}:{number}"
-        fields = _parse(line, where, last=number == len(lines))
+        fields = _parse(line, where, last=number == len(lines), untold=untold_schema)
         if "environment" in fields:
             environments[fields["run"]] = _build(Environment, fields["environment"], where)
             continue
@@ -248,14 +240,15 @@ def _text_of(path: Path) -> str:
         raise RecordError(f"{path}:{line}: {TORN if torn else 'not UTF-8'} ({error.reason})") from error
 
 
-def _parse(line: str, where: str, *, last: bool) -> dict[str, Any]:
+def _parse(line: str, where: str, *, last: bool, untold: bool = False) -> dict[str, Any]:
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise RecordError(f"{where}: {TORN if last else 'not JSON'} ({getattr(error, 'msg', error)})") from error
+    untold = untold and isinstance(fields, dict) and fields.setdefault("schema") is None
     if not isinstance(fields, dict) or not isinstance(fields.get("run"), str) or "schema" not in fields:
         raise RecordError(f"{where}: not a Roofmark record: wanted an object with 'run' and 'schema'")
-    if fields["schema"] != SCHEMA_VERSION:
+    if fields["schema"] != SCHEMA_VERSION and not untold:
         raise RecordError(
             f"{where}: schema {fields['schema']!r}, this version reads {SCHEMA_VERSION}: "
             "use the Roofmark that wrote it, or measure again"
@@ -273,10 +266,9 @@ def _record(fields: dict[str, Any], environment: Environment, where: str) -> Rec
 def _build(kind: type[Any], fields: object, where: str, **extra: Any) -> Any:
     if not isinstance(fields, dict):
         raise RecordError(f"{where}: {kind.__name__} must be an object, got {fields!r}")
-    known, objects = KNOWN_FIELDS[kind]
-    if unknown := sorted(fields.keys() - known):
+    if unknown := sorted(fields.keys() - KNOWN_FIELDS[kind]):
         raise RecordError(f"{where}: unknown field(s) {', '.join(unknown)} in {kind.__name__}")
-    for name in objects:
+    for name in OBJECTS:
         if not isinstance(fields.get(name, {}), dict):
             raise RecordError(f"{where}: {name} must be an object, got {fields[name]!r}")
     values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}

@@ -14,6 +14,13 @@ import pytest
 collect_ignore_glob = [] if os.environ.get("TRITON_INTERPRET") == "1" else ["interpreter/test_*.py"]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--perf-run`: what the performance gate (tests/perf) asks `bench run` for."""
+    parser.addoption(
+        "--perf-run", default="--suite quick --device cuda", help="Arguments of `bench run`, as the baseline's run had."
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Before anything takes a lock; processes that tests start inherit it."""
     locks = tempfile.TemporaryDirectory(prefix="locks-")

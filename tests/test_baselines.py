@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 
 from analysis.__main__ import app
 from analysis.baselines import NoBaselineError, newest_comparable
-from analysis.compare import Comparison, compare, side_of
+from analysis.compare import Comparison, compare
 from analysis.frame import Loaded
+from analysis.sides import side_of
 from analysis.verdicts import Rules
 from bench.record import Environment
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -173,6 +174,103 @@ def test_versions_one_by_one_and_what_an_older_record_lacks(tmp_path: Path) -> N
     assert invoke(a, b, "--allow", "nonsense")[0] == 2
 
 
+def test_an_older_file_without_schema_or_a_metric_is_compared_and_what_it_lacks_is_named(tmp_path: Path) -> None:
+    """R11: the baseline tells neither its schema nor what was counted; another schema is refused all the same."""
+    a, b = side(tmp_path / "a", {1: 100.0}), side(tmp_path / "b", {1: 120.0})
+    file = a / "0" / "records.jsonl"
+    text = file.read_text(encoding="utf-8")
+    counting = synthetic.matmul("a0", 1).work["counting"]
+    assert text.count('"schema": 1') == 2 and f', "counting": {counting}' in text
+    older = text.replace('"schema": 1, ', "").replace(', "schema": 1', "").replace(f', "counting": {counting}', "")
+    file.write_text(older, encoding="utf-8")
+    code, document, warned = invoke(a, b)
+    assert (code, verdicts(document)) == (1, {1: "SLOW"})
+    assert "schema: not told -> 1 (1 cases): told by one side alone" in warned
+    assert f"counting: not told -> {counting} (1 cases): told by one side alone" in warned
+    for schema in ("2", "null"):
+        file.write_text(text.replace('"schema": 1', f'"schema": {schema}', 1), encoding="utf-8")
+        refused = invoke(a, b)
+        assert (refused[0], refused[1]) == ((2, {}) if schema == "2" else (1, document)), schema
+
+
+@pytest.mark.parametrize(
+    ("baseline", "candidate", "field", "told"),
+    [
+        ({"work": {"flops": 1, "bytes": 1, "overhead_bytes": 0, "counting": 1}},
+         {"work": {"flops": 1, "bytes": 1, "overhead_bytes": 0, "counting": 2}}, "counting", "counting: 1 -> 2"),
+        ({"includes": ("rope",)}, {"includes": ("rope", "norm")}, "includes", "includes: rope -> rope; norm"),
+    ],
+)  # fmt: skip
+def test_what_was_counted_and_what_is_in_the_time_must_agree(
+    tmp_path: Path, baseline: dict[str, Any], candidate: dict[str, Any], field: str, told: str
+) -> None:
+    made = []
+    for name, how in (("a", baseline), ("b", candidate)):
+        record = dataclasses.replace(synthetic.matmul(name, 1, times_us=(100.0,)), **how)
+        made.append(synthetic.write(tmp_path / name, name, synthetic.H100, [record]))
+    code, document, warned = invoke(*made)
+    assert (code, document["cases"][0]["verdict"], document["cases"][0]["reason"]) == (3, "NOT_COMPARABLE", told)
+    assert f"--allow {field} lets" in warned and invoke(*made, "--allow", field)[0] == 0
+
+
+def test_a_dtype_that_a_file_tells_otherwise_and_another_power_limit_are_refused(tmp_path: Path) -> None:
+    """A case of one id whose dtypes differ cannot be of one version of the suite; 350 W is not 700 W."""
+    a = side(tmp_path / "a", {1: 100.0}, env=dataclasses.replace(synthetic.H100, power_limit_w=700.0))
+    b = side(tmp_path / "b", {1: 150.0}, env=dataclasses.replace(synthetic.H100, power_limit_w=350.0))
+    file = b / "0" / "records.jsonl"
+    file.write_text(file.read_text("utf-8").replace('"dtype": "bfloat16"', '"dtype": "float16"'), encoding="utf-8")
+    code, document, warned = invoke(a, b)
+    assert code == 3 and document["cases"][0]["reason"] == "power_limit_w: 700.0 -> 350.0; dtype: bfloat16 -> float16"
+    assert "--allow power lets" in warned and "--allow dtype lets" in warned
+    assert invoke(a, b, "--allow", "power")[0] == 3
+    assert invoke(a, b, "--allow", "power", "--allow", "dtype")[0] == 1
+
+
+def test_ops_of_the_same_sizes_are_compared_each_with_its_own(tmp_path: Path) -> None:
+    """R04: matmul and matmul_decode at M=1; one is twice as slow, and one that only the baseline has is listed."""
+    sides = []
+    for name, times in (("a", {"matmul": 100.0, "matmul_decode": 10.0, "other": 1.0}),
+                        ("b", {"matmul": 100.0, "matmul_decode": 20.0})):  # fmt: skip
+        made = []
+        for op, time_us in times.items():
+            record = synthetic.matmul(name, 1, times_us=(time_us,))
+            case = {**record.case, "op": op, "id": str(record.case["id"]).replace("matmul/", f"{op}/")}
+            made.append(dataclasses.replace(record, case=case))
+        sides.append(synthetic.write(tmp_path / name, name, synthetic.H100, made))
+    code, document, _ = invoke(*sides)
+    told = {c["case_id"].split("/")[0]: (c["verdict"], c["ratio"]) for c in document["cases"]}
+    assert (code, told) == (1, {
+        "matmul_decode": ("SLOW", pytest.approx(2.0)), "other": ("MISSING", None),
+        "matmul": ("AMBIGUOUS", pytest.approx(1.0)),
+    })  # fmt: skip
+
+
+def test_a_rate_is_read_as_what_it_is(tmp_path: Path) -> None:
+    """R18: 100 -> 120 TFLOP/s is FAST, 100 -> 80 SLOW; a file of rates instead of times is refused, not compared."""
+    flops = 2 * 128 * 4096 * 4096
+    a = side(tmp_path / "a", {128: flops / 100e6})
+    code, document, _ = invoke(a, side(tmp_path / "b", {128: flops / 120e6}))
+    assert (code, verdicts(document)) == (0, {128: "FAST"})
+    code, document, _ = invoke(a, side(tmp_path / "c", {128: flops / 80e6}))
+    assert (code, verdicts(document)) == (1, {128: "SLOW"})
+    file = a / "0" / "records.jsonl"
+    file.write_text(file.read_text("utf-8").replace('"times_us": [', '"tflops_per_s": ['), encoding="utf-8")
+    code, document, warned = invoke(a, a)
+    assert (code, document) == (2, {}) and "unknown field(s) tflops_per_s" in warned
+
+
+def test_sizes_stay_whole_numbers_where_a_side_lacks_them(tmp_path: Path) -> None:
+    """F09: M=1,2 and M=1,3: no 1.0 anywhere, and 1 meets 1, also when what was printed is joined again."""
+    a, b = side(tmp_path / "a", {1: 1.0, 2: 1.0}), side(tmp_path / "b", {1: 1.0, 3: 1.0})
+    page, xml = tmp_path / "page.md", tmp_path / "junit.xml"
+    code, document, _ = invoke(a, b, "--markdown", page, "--junit", xml)
+    assert (code, verdicts(document)) == (0, {1: "AMBIGUOUS", 2: "MISSING", 3: "NEW"})
+    printed = CliRunner().invoke(app, ["compare", str(a), str(b)]).stdout
+    for text in (printed, page.read_text(encoding="utf-8"), xml.read_text(encoding="utf-8")):
+        assert not re.search(r"M=\d+\.", text) and "M=3,N=4096" in text
+    assert verdicts(invoke(a, b)[1]) == verdicts(document)
+
+
 def test_no_case_in_common_is_an_error(tmp_path: Path) -> None:
     """R06, R07: no data is exit code 3, a baseline without rows or an empty file 2 (F07), a regression 1."""
     a, b = side(tmp_path / "a", {1: 1.0}), side(tmp_path / "b", {2: 1.0})
@@ -193,7 +291,7 @@ def test_strict_makes_a_missing_case_3(tmp_path: Path) -> None:
 
 
 def test_rows_that_are_there_twice_and_a_failure_that_was_repeated(tmp_path: Path) -> None:
-    """F12: the last of a run counts, nothing is multiplied; F13: dtypes are cases apart; R04: so are ops."""
+    """F12: the last of a run counts, nothing is multiplied; F13: dtypes are cases apart."""
     records: list[Record] = [synthetic.matmul("r", 1, times_us=(t,)) for t in (50.0, 100.0)]
     records += [synthetic.matmul("r", 1, dtype="float16", times_us=(7.0,))]
     file = synthetic.write(tmp_path / "a", "r", synthetic.H100, records)

@@ -15,7 +15,7 @@ import pytest
 from small_cases import session
 from typer.testing import CliRunner
 
-from bench import cmd_gpu
+from bench import cmd_gpu, ending
 from bench.__main__ import app
 from bench.lock import device_lock
 from bench.record import Status, read_records
@@ -91,7 +91,7 @@ def test_one_visit_at_a_time_and_none_beside_another_run(tmp_path: Path, monkeyp
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
     monkeypatch.setattr(cmd_gpu, "choose_device", lambda asked: "cuda")
     monkeypatch.setattr(cmd_gpu, "new_session", lambda device, seconds, seed: session())
-    monkeypatch.setattr(cmd_gpu, "_end_on_signals", lambda: None)
+    monkeypatch.setattr(cmd_gpu, "end_on_signals", lambda: None)
     codes: list[int] = []
 
     def visit(name: str) -> int:
@@ -112,10 +112,10 @@ def test_one_visit_at_a_time_and_none_beside_another_run(tmp_path: Path, monkeyp
 
 def test_a_signal_ends_a_visit_once_and_one_that_is_ignored_stays_so() -> None:
     """A second signal does not interrupt the summary; under nohup a dropped line ends nothing."""
-    before = {number: signal.getsignal(number) for number in cmd_gpu.ENDING}
+    before = {number: signal.getsignal(number) for number in ending.ENDING}
     try:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        cmd_gpu._end_on_signals()
+        ending.end_on_signals()
         os.kill(os.getpid(), signal.SIGHUP)
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGTERM)

@@ -15,9 +15,10 @@ from matplotlib.colors import to_hex
 from typer.testing import CliRunner
 
 from analysis.__main__ import app
-from analysis.compare import Comparison, compare, side_of
+from analysis.compare import Comparison, compare
 from analysis.compare_report import groups, write_comparison
 from analysis.roofline import Device, devices
+from analysis.sides import side_of
 from analysis.two_runs import LOOKS, two_runs_figure, unmatched
 from analysis.verdicts import Rules, Verdict
 from bench.record import write_atomically

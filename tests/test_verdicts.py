@@ -20,7 +20,7 @@ def cases(spread: float, change: float, processes: int, count: int) -> pd.DataFr
             "case_id": [f"case{i}" for i in range(count)],
             "n_a": processes, "mean_a": a.mean(axis=1), "var_a": a.var(axis=1, ddof=1),
             "n_b": processes, "mean_b": b.mean(axis=1), "var_b": b.var(axis=1, ddof=1),
-            "n_pairs": 0, "var_pairs": 0.0, "spread": np.nan,
+            "n_pairs": 0, "var_pairs": 0.0, "spread": np.nan, "same_code": False,
         }
     )  # fmt: skip
 
