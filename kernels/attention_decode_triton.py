@@ -103,13 +103,9 @@ def bucket_of(dtype: torch.dtype, width: int, rows: int) -> Bucket:
 
 def configs_for(dtype: torch.dtype, width: int, rows: int, arch: int) -> tuple[Config, ...]:
     """The configurations for a padded head width and a number of packed rows, the default first."""
-    usual: tuple[Config, ...]
-    if dtype == torch.float32:
-        usual = EXACT[width]
-    elif rows >= MANY:
-        usual = {90: HOPPER_MANY_ROWS}.get(arch, BLACKWELL_MANY_ROWS if arch >= 100 else MANY_ROWS)[width]
-    else:
-        usual = (HOPPER if arch == 90 else HALF)[width]
+    elsewhere = (BLACKWELL_MANY_ROWS if arch >= 100 else MANY_ROWS, HALF)
+    many, few = (HOPPER_MANY_ROWS, HOPPER) if arch == 90 else elsewhere
+    usual = (EXACT if dtype == torch.float32 else many if rows >= MANY else few)[width]
     return tuned_first(TUNED, bucket_of(dtype, width, rows), usual, arch)
 
 
@@ -301,7 +297,5 @@ def _launch(
 def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kv_lens: torch.Tensor) -> None:
     check_shapes(q, k, v)
     if kv_lens.shape != q.shape[:1] or q.shape[1] > MAX_QUERIES:
-        raise ValueError(
-            f"wanted kv_lens [B] and at most {MAX_QUERIES} new tokens, "
-            f"got kv_lens {list(kv_lens.shape)} for q {list(q.shape)}"
-        )
+        got = f"got kv_lens {list(kv_lens.shape)} for q {list(q.shape)}"
+        raise ValueError(f"wanted kv_lens [B] and at most {MAX_QUERIES} new tokens, {got}")
