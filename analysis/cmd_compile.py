@@ -28,7 +28,8 @@ def compile_report(
         Path | None, typer.Option("-o", "--output", help="Directory for the files. Default: beside the records.")
     ] = None,
     baseline: Annotated[
-        Path | None, typer.Option(help="Compare with these older records instead; exit code 1 when something is worse.")
+        Path | None,
+        typer.Option(help="Compare with these older records; exit code 1 when worse; -o then gets changes.md."),
     ] = None,
 ) -> None:
     """Tells what the compiler made of each kernel: pipes, ceilings, spills, options that did not engage.
@@ -45,7 +46,7 @@ def compile_report(
         typer.echo(f"{error}", err=True)
         raise typer.Exit(USAGE) from error
     if baseline:
-        _compare(older, kernels, failed)
+        _compare(older, kernels, failed, output)
         return
     directory = output or (records if records.is_dir() else records.parent)
     problems = write_all(outputs(kernels, failed, directory))
@@ -97,9 +98,15 @@ def _tell(kernels: Sequence[Kernel], failed: Sequence[CompileRecord]) -> None:
     typer.echo(f"{len(kernels)} kernels, {code} of them different; {len(failed)} cases do not compile")
 
 
-def _compare(old: Sequence[Kernel], new: Sequence[Kernel], failed: Sequence[CompileRecord]) -> None:
+def _compare(
+    old: Sequence[Kernel], new: Sequence[Kernel], failed: Sequence[CompileRecord], output: Path | None
+) -> None:
     from analysis.compile_baseline import compare
+    from analysis.compile_changes import changes_page
 
+    problems = write_all({output / "changes.md": lambda: changes_page(old, new)}) if output else []
+    for line in problems:
+        typer.echo(f"warning: {line}", err=True)
     found = compare(old, new, failed)
     for line in found.regressions:
         typer.echo(line)
@@ -111,3 +118,5 @@ def _compare(old: Sequence[Kernel], new: Sequence[Kernel], failed: Sequence[Comp
         raise typer.Exit(NOTHING)
     if found.regressions:
         raise typer.Exit(REGRESSED)
+    if problems:
+        raise typer.Exit(PARTLY)

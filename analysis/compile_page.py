@@ -36,13 +36,13 @@ ABOUT = (
     "kernel was published to reach.",
     "The hot loop is the innermost one with the most tensor work; of two as large, the shorter. Instructions are a "
     "warp's for one trip; cycles an SM's for one trip of one block. In decode, KB and bytes in flight are those of "
-    "weights or KV alone. *Stalls* is the least a warp needs for a trip by its stall counts. Where warps are "
+    "weights or KV alone. *Waves* are the grid over what 132 SMs hold (148 for sm_100). *Stalls* is the least a warp needs for a trip by its stall counts. Where warps are "
     "specialised, the loop is the consumers'; their producer's instructions are not in it.",
 )
 DTYPE_ON_PAGE = "bfloat16"
 HEAD = (
-    "kernel", "regs", "spills", "CTAs/SM", "tensor", "loads", "KB in flight/SM", "instructions", "stalls", "T", "MUFU",
-    "FP32", "ALU", "issue", "binds", "barriers", "per kFLOP", "per KB", "overlapped", "in turn", "published",
+    "kernel", "regs", "spills", "CTAs/SM", "waves", "tensor", "loads", "KB in flight/SM", "instructions", "stalls", "T",
+    "MUFU", "FP32", "ALU", "issue", "binds", "barriers", "per kFLOP", "per KB", "overlapped", "in turn", "published",
 )  # fmt: skip
 
 
@@ -109,7 +109,8 @@ def _cells(kernel: Kernel, name: str) -> list[str]:
     cycles = kernel.cycles
     return [
         f"`{record.case['op']}` {name}".strip(), str(record.registers), spills,
-        f"{row['ctas_per_sm']} ({row['ctas_limiter']})", tensor or "none", row["loads"] or "none", str(in_flight),
+        f"{row['ctas_per_sm']} ({row['ctas_limiter']})", f"{kernel.waves:.2f}", tensor or "none",
+        row["loads"] or "none", str(in_flight),
         _told(row["loop_instructions"]), _told(kernel.loop.stall_cycles if kernel.loop else None),
         *(f"{value:.0f}" for value in (cycles.tensor, *cycles.others.values())), row["binding_pipe"],
         _told(row["cta_barriers_per_iteration"]), _told(row["instructions_per_kflop"]),

@@ -118,6 +118,11 @@ class Kernel:
         return blocks_per_sm(r.registers, r.shared_bytes, r.num_warps, self.rates)
 
     @property
+    def waves(self) -> float:
+        """How often the grid fills the SMs of the arch's usual part; 1 or less is one wave, as of a persistent grid."""
+        return math.prod(self.record.grid) / (self.rates.sms * max(1, self.blocks[0]))
+
+    @property
     def counted_loads(self) -> list[Mapping[str, Any]]:
         """In decode what is streamed (weights, KV), since the rest comes from L2; else all."""
         loads = list(self.trip["loads"])

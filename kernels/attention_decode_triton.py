@@ -71,10 +71,9 @@ MANY_ROWS = {
     256: (Config(block_n=32, block_m=64, num_warps=8, num_stages=3, ctas_per_sm=1),),
 }
 """For 64 packed rows and more, whose accumulators 4 warps do not hold."""
-HOPPER_MANY_ROWS = {
+HOPPER_MANY_ROWS = MANY_ROWS | {
     64: (Config(block_n=64, block_m=64, num_stages=3, ctas_per_sm=3, lazy=True), *MANY_ROWS[64]),
     128: (Config(block_n=64, block_m=64, num_stages=3, ctas_per_sm=2, lazy=True), *MANY_ROWS[128]),
-    256: MANY_ROWS[256],
 }
 """sm_90: four warps are one wgmma of 64 rows; lazy, they hold its accumulators."""
 BLACKWELL_MANY_ROWS = {
@@ -103,8 +102,8 @@ def bucket_of(dtype: torch.dtype, width: int, rows: int) -> Bucket:
 
 def configs_for(dtype: torch.dtype, width: int, rows: int, arch: int) -> tuple[Config, ...]:
     """The configurations for a padded head width and a number of packed rows, the default first."""
-    elsewhere = (BLACKWELL_MANY_ROWS if arch >= 100 else MANY_ROWS, HALF)
-    many, few = (HOPPER_MANY_ROWS, HOPPER) if arch == 90 else elsewhere
+    many = HOPPER_MANY_ROWS if arch == 90 else BLACKWELL_MANY_ROWS if arch >= 100 else MANY_ROWS
+    few = HOPPER if arch == 90 else HALF
     usual = (EXACT if dtype == torch.float32 else many if rows >= MANY else few)[width]
     return tuned_first(TUNED, bucket_of(dtype, width, rows), usual, arch)
 
@@ -297,5 +296,5 @@ def _launch(
 def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kv_lens: torch.Tensor) -> None:
     check_shapes(q, k, v)
     if kv_lens.shape != q.shape[:1] or q.shape[1] > MAX_QUERIES:
-        got = f"got kv_lens {list(kv_lens.shape)} for q {list(q.shape)}"
-        raise ValueError(f"wanted kv_lens [B] and at most {MAX_QUERIES} new tokens, {got}")
+        got = f"{list(kv_lens.shape)} and {list(q.shape)}"
+        raise ValueError(f"wanted kv_lens [B] and q of at most {MAX_QUERIES} new tokens, got {got}")

@@ -81,6 +81,22 @@ def test_a_baseline_decides_the_exit_code(tmp_path: Path) -> None:
     assert analysis(worse, "--baseline", tmp_path / "nothing").exit_code == 2
 
 
+def test_before_and_after_of_the_default_kernels(tmp_path: Path) -> None:
+    """Four times as many blocks as 132 SMs hold are 4 waves; what did not change stands once."""
+    default = replace(DECODE, default=True)
+    old = written(tmp_path / "old", replace(default, spill_stores=2, spill_loads=2), PREFILL)
+    blocks = kernel(default).blocks[0]
+    new = written(tmp_path / "new", replace(default, grid=(132 * blocks * 4, 1, 1)), PREFILL)
+    result = analysis(new, "--baseline", old, "-o", tmp_path / "out")
+    assert result.exit_code == 0, result.stderr
+    text = (tmp_path / "out" / "changes.md").read_text(encoding="utf-8")
+    [row] = [line for line in text.splitlines() if "matmul_decode" in line]
+    cells = [cell.strip() for cell in row.split("|")]
+    assert cells[4] == "2 → 0" and cells[5] == "no" and cells[11].endswith("→ 4")
+    (tmp_path / "bad" / "changes.md").mkdir(parents=True)
+    assert analysis(new, "--baseline", old, "-o", tmp_path / "bad").exit_code == 4
+
+
 def test_a_records_file_of_an_unknown_arch_is_refused(tmp_path: Path) -> None:
     made = written(tmp_path, DECODE)
     lines = (made / RECORDS).read_text(encoding="utf-8").splitlines()
