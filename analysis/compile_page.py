@@ -36,7 +36,8 @@ ABOUT = (
     "kernel was published to reach.",
     "The hot loop is the innermost one with the most tensor work; of two as large, the shorter. Instructions are a "
     "warp's for one trip; cycles an SM's for one trip of one block. In decode, KB and bytes in flight are those of "
-    "weights or KV alone. *Waves* are the grid over what 132 SMs hold (148 for sm_100). *Stalls* is the least a warp needs for a trip by its stall counts. Where warps are "
+    "weights or KV alone. *Waves* are the grid over what 132 SMs hold (148 for sm_100). *Stalls* is the least a warp "
+    "needs for a trip by its stall counts. Where warps are "
     "specialised, the loop is the consumers'; their producer's instructions are not in it.",
 )
 DTYPE_ON_PAGE = "bfloat16"
