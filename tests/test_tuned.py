@@ -127,6 +127,7 @@ def test_buckets_are_what_the_rules_tell_apart() -> None:
     assert bucket("matmul", "tfloat32", M=512, N=512, K=64)[0] == "tfloat32"
     rows = [bucket("matmul_decode", M=M, N=8, K=8)[1] for M in (1, 2, 16, 17, 64)]
     assert rows == [1, 16, 16, 64, 64]
+    assert bucket("matmul_decode", N=8, K=9) == ("bfloat16", 1, "ragged"), "rows of 18 bytes"
     assert bucket("matmul_decode", "tfloat32", N=8, K=8) != bucket("matmul_decode", "float32", N=8, K=8)
     assert bucket("attention_prefill", q_len=64, head_dim=80) == ("bfloat16", 128, "descriptors")
     assert bucket("attention_decode", kv_len=9) == ("bfloat16", 128, "few rows")
