@@ -73,14 +73,16 @@ def configs(workload: Workload, arch: int) -> tuple[Any, ...]:
     """The Triton kernels' configurations for this many rows on an arch."""
     from kernels import matmul_decode_triton as kernel
 
-    return kernel.configs_for(workload.axes["M"], torch_dtype(workload.dtype), arch, workload.dtype == "tfloat32")
+    M, K, dtype = workload.axes["M"], workload.axes["K"], torch_dtype(workload.dtype)
+    return kernel.configs_for(M, K, dtype, arch, workload.dtype == "tfloat32")
 
 
 def bucket(workload: Workload, arch: int) -> tuple[Any, ...]:
     """The key of the Triton kernels' tuned table for this workload."""
     from kernels import matmul_decode_triton as kernel
 
-    return kernel.bucket_of(workload.axes["M"], torch_dtype(workload.dtype), workload.dtype == "tfloat32")
+    M, K, dtype = workload.axes["M"], workload.axes["K"], torch_dtype(workload.dtype)
+    return kernel.bucket_of(M, K, dtype, workload.dtype == "tfloat32")
 
 
 def work(workload: Workload) -> Work:

@@ -13,7 +13,7 @@ partial and a second kernel adds them in a fixed order: no atomics, the same bit
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import triton
@@ -22,6 +22,7 @@ from triton.language.extra import cuda
 
 from kernels.launch import OPTIONS, sm_count, target_arch
 from kernels.launch_work import matmul_decode_launch, merge_launch
+from kernels.pieces import MOST_BYTES, in_pieces, row_piece
 from kernels.tuned import Bucket, Table, dtype_name, tuned_first
 
 
@@ -62,8 +63,19 @@ FEW_ROWS = (
 MANY_ROWS = (
     Config(form="swap", block_n=64, block_k=128, num_stages=4, ctas_per_sm=1),
     Config(form="tile", block_n=64, block_k=128, num_stages=4, ctas_per_sm=1),
-    Config(form="swap", block_n=128, block_k=64, num_warps=8, num_stages=5, ctas_per_sm=1),
 )
+WIDE = Config(form="tile", block_n=128, block_k=128, num_stages=4, ctas_per_sm=1)
+"""On sm_90: fewest instructions per weight, with 128 KiB of buffers on every SM that has a program."""
+HOPPER = {
+    1: (WIDE, *ONE_ROW[1:3], replace(WIDE, pdl=True), ONE_ROW[0]),
+    16: (WIDE, replace(WIDE, form="swap"), FEW_ROWS[0], FEW_ROWS[2]),
+    64: (WIDE, replace(WIDE, form="swap"), MANY_ROWS[0], MANY_ROWS[1]),
+}
+RAGGED = (
+    Config(form="tile", block_n=64, block_k=64, num_stages=5, ctas_per_sm=2),
+    Config(form="tile", block_n=64, block_k=128, num_warps=8, num_stages=4, ctas_per_sm=1),
+)
+"""Where rows are no whole pieces of 16 bytes: many addresses a thread, so small tiles."""
 BLACKWELL = (
     Config(form="tile", block_n=64, block_k=128, num_warps=8, num_stages=4, ctas_per_sm=1),
     Config(form="swap", block_n=64, block_k=64, num_stages=4, ctas_per_sm=2),
@@ -79,22 +91,32 @@ REDUCE_STEPS = 2
 REDUCE_BLOCK = 1024
 
 
-def bucket_of(M: int, dtype: torch.dtype, allow_tf32: bool) -> Bucket:
-    """What the choice of a configuration depends on: dtype, and one row, up to 16 or up to 64."""
-    return (dtype_name(dtype, allow_tf32), 1 if M == 1 else FEW if M <= FEW else MOST_ROWS)
+def is_ragged(K: int, dtype: torch.dtype) -> bool:
+    """Whether rows of K elements are no whole pieces of 16 bytes, so that loads are narrow."""
+    return K * dtype.itemsize % MOST_BYTES != 0
 
 
-def configs_for(M: int, dtype: torch.dtype, arch: int, allow_tf32: bool = False) -> tuple[Config, ...]:
-    """The configurations for a number of rows, the default first."""
-    return tuned_first(TUNED, bucket_of(M, dtype, allow_tf32), _by_rule(M, dtype, arch), arch)
+def bucket_of(M: int, K: int, dtype: torch.dtype, allow_tf32: bool) -> Bucket:
+    """What the choice of a configuration depends on: dtype; one row, up to 16 or up to 64; and narrow loads."""
+    return (dtype_name(dtype, allow_tf32), _row_class(M), *(("ragged",) if is_ragged(K, dtype) else ()))
 
 
-def _by_rule(M: int, dtype: torch.dtype, arch: int) -> tuple[Config, ...]:
+def _row_class(M: int) -> int:
+    return 1 if M == 1 else FEW if M <= FEW else MOST_ROWS
+
+
+def configs_for(M: int, K: int, dtype: torch.dtype, arch: int, allow_tf32: bool = False) -> tuple[Config, ...]:
+    """The configurations for a number and a length of rows, the default first."""
+    return tuned_first(TUNED, bucket_of(M, K, dtype, allow_tf32), _by_rule(M, K, dtype, arch), arch)
+
+
+def _by_rule(M: int, K: int, dtype: torch.dtype, arch: int) -> tuple[Config, ...]:
     if dtype == torch.float32:
         return FLOAT32_ONE_ROW if M == 1 else FLOAT32
-    if arch >= 100:
-        return BLACKWELL
-    return ONE_ROW if M == 1 else FEW_ROWS if M <= FEW else MANY_ROWS
+    if is_ragged(K, dtype):
+        return (*RAGGED, *ONE_ROW[1:3]) if M == 1 else RAGGED
+    by_rows = HOPPER if arch >= 90 else {1: ONE_ROW, FEW: FEW_ROWS, MOST_ROWS: MANY_ROWS}
+    return BLACKWELL if arch >= 100 else by_rows[_row_class(M)]
 
 
 def splits_for(N: int, K: int, config: Config, sms: int) -> int:
@@ -136,8 +158,11 @@ def _store(
 def _matmul_decode_kernel(
     x, w, y, partial, M, N, K, splits, stride_xm, stride_xk, stride_wn, stride_wk, stride_ym, stride_yn,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SWAP: tl.constexpr, SPLIT: tl.constexpr,
-    EVEN_K: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
+    EVEN_K: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
+    K = in_pieces(K, PIECE)
+    stride_xm = in_pieces(stride_xm, PIECE)
+    stride_wn = in_pieces(stride_wn, PIECE)
     program = tl.program_id(0)
     split = program % splits
     columns = (program // splits) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -150,10 +175,7 @@ def _matmul_decode_kernel(
     w_rows = w + columns.to(tl.int64)[:, None] * stride_wn
     x_inside = (rows < M)[:, None]
     w_inside = (columns < N)[:, None]
-    if SWAP:
-        acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
-    else:
-        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    acc = tl.zeros((BLOCK_N, BLOCK_M) if SWAP else (BLOCK_M, BLOCK_N), tl.float32)
     for k in range(lo, hi, BLOCK_K):
         depth = (k + ks).to(tl.int64)[None, :]
         if EVEN_K:
@@ -176,7 +198,10 @@ def _matmul_decode_kernel(
 def _gemv_kernel(
     x, w, y, partial, N, K, splits, stride_xk, stride_wn, stride_wk, stride_yn,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT: tl.constexpr, EVEN_K: tl.constexpr, PDL: tl.constexpr,
+    PIECE: tl.constexpr,
 ):  # fmt: skip
+    K = in_pieces(K, PIECE)
+    stride_wn = in_pieces(stride_wn, PIECE)
     program = tl.program_id(0)
     split = program % splits
     columns = (program // splits) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -238,12 +263,10 @@ def matmul_decode(
         ValueError: shapes or dtypes that do not fit together, more than 64 rows, or gemv for several.
     """
     if x.ndim != 2 or w.ndim != 2 or x.shape[1] != w.shape[1] or x.dtype != w.dtype or x.shape[0] > MOST_ROWS:
-        raise ValueError(
-            f"wanted x [M, K], M up to {MOST_ROWS}, and w [N, K] of one dtype, "
-            f"got {list(x.shape)} {x.dtype} and {list(w.shape)} {w.dtype}"
-        )
+        told = " and ".join(f"{list(given.shape)} {given.dtype}" for given in (x, w))
+        raise ValueError(f"wanted x [M, K], M up to {MOST_ROWS}, and w [N, K] of one dtype, got {told}")
     (M, K), N = x.shape, w.shape[0]
-    config = config or configs_for(M, x.dtype, target_arch(), allow_tf32)[0]
+    config = config or configs_for(M, K, x.dtype, target_arch(), allow_tf32)[0]
     if config.form == "gemv" and M != 1:
         raise ValueError(f"{config} is for one row, got M={M}")
     y = torch.empty((M, N), dtype=x.dtype, device=x.device)
@@ -255,11 +278,11 @@ def matmul_decode(
 def _launch(x: torch.Tensor, w: torch.Tensor, y: torch.Tensor, allow_tf32: bool, config: Config, splits: int) -> None:
     (M, K), N = x.shape, w.shape[0]
     partial = torch.empty((splits, M, N) if splits > 1 else (0,), dtype=torch.float32, device=x.device)
-    pdl = config.pdl and splits > 1
-    options = OPTIONS | ({"launch_pdl": True} if pdl else {})
+    options = OPTIONS | ({"launch_pdl": True} if (pdl := config.pdl and splits > 1) else {})
     shared = {
         "BLOCK_N": config.block_n, "BLOCK_K": config.block_k, "SPLIT": splits > 1, "PDL": pdl,
-        "EVEN_K": K % config.block_k == 0, "num_warps": config.num_warps, "num_stages": config.num_stages, **options,
+        "EVEN_K": K % config.block_k == 0, "PIECE": row_piece(x, w), "num_warps": config.num_warps,
+        "num_stages": config.num_stages, **options,
     }  # fmt: skip
     grid = (triton.cdiv(N, config.block_n) * splits,)
     if config.form == "gemv":

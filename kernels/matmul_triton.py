@@ -3,10 +3,12 @@
 Persistent: as many programs as SMs (or fewer tiles) walk the tiles in groups of rows, so that neighbours share what
 L2 holds. Two paths, chosen by `path_for`, which says why:
 
-* descriptors (sm_90 and later): the tensor memory accelerator brings A and B and takes C; K must be the fast axis of
-  both inputs. On sm_90 an 8-warp 128x256 tile leaves one wgmma group in flight and holds no spill. A tile 128 deep
-  with two stages needs the fewest instructions per FLOP; one 64 deep with four hides more latency.
-* pointers (before sm_90, or for what a descriptor cannot take): any strides, any alignment.
+* descriptors (sm_90 and later): the tensor memory accelerator brings A and B, and takes C where its rows are whole
+  pieces of 16 bytes; K must be the fast axis of both inputs. On sm_90 an 8-warp 128x256 tile leaves one wgmma group in
+  flight and holds no spill. A tile 128 deep with two stages needs fewer instructions per FLOP than one 64 deep with
+  four, which hides more latency; specialised warps need the fewest and drain wgmma at every step.
+* pointers (before sm_90, or for what a descriptor cannot take): any strides, any alignment. Rows that are multiples of
+  4 bytes are copied asynchronously, others through registers.
 
 Bound: arithmetic for M, N, K of a prefill. float32 is exact (no tensor cores); tfloat32 multiplies in TF32.
 """
@@ -18,9 +20,11 @@ from dataclasses import dataclass
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kernels.launch import OPTIONS, descriptor, sm_count, target_arch, tma_refusal, use_allocator
+from kernels.launch import OPTIONS, TMA_ALIGNMENT, descriptor, sm_count, target_arch, tma_refusal, use_allocator
 from kernels.launch_work import matmul_launch
+from kernels.pieces import in_pieces, row_piece
 from kernels.tuned import Bucket, Table, dtype_name, size_class, tuned
 
 
@@ -48,15 +52,33 @@ class Config:
     warp_specialize: bool = False
 
 
+HALVES = tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 7)
+"""Whether Triton can specialise the warps of a kernel that stores its tile in halves; before 3.7 it fails."""
+SPECIALISED = tuple(
+    Config(
+        block_m=128, block_n=256, block_k=depth, num_warps=4, num_stages=stages, descriptors="device",
+        epilogue_subtiles=1 + HALVES, warp_specialize=True,
+    )
+    for depth, stages in (((128, 2), (64, 4)) if HALVES else ((64, 3),))
+)  # fmt: skip
 HOPPER = (
-    Config(block_m=128, block_n=256, block_k=64, num_stages=4, epilogue_subtiles=2),
     Config(block_m=128, block_n=256, block_k=128, num_stages=2, epilogue_subtiles=2, descriptors="device"),
     Config(block_m=128, block_n=256, block_k=64, num_stages=4, epilogue_subtiles=2, descriptors="device"),
+    *SPECIALISED,
+    Config(block_m=128, block_n=256, block_k=64, num_stages=4, epilogue_subtiles=2),
     Config(block_m=256, block_n=128, block_k=64, num_stages=3),
-    Config(block_m=128, block_n=128, block_k=64, num_warps=4, num_stages=4),
+    Config(block_m=128, block_n=128, block_k=128, num_warps=4, num_stages=3),
     Config(block_m=128, block_n=128, block_k=64, num_warps=4, num_stages=3, descriptors="device", warp_specialize=True),
+    Config(block_m=128, block_n=128, block_k=64, num_warps=4, num_stages=4),
+    Config(block_m=64, block_n=128, block_k=128, num_warps=4, num_stages=4),
     Config(block_m=64, block_n=128, block_k=64, num_warps=4, num_stages=5),
 )
+RAGGED = (
+    HOPPER[0],
+    Config(block_m=128, block_n=128, block_k=128, num_warps=4, num_stages=3, epilogue_subtiles=2),
+    Config(block_m=64, block_n=128, block_k=128, num_warps=4, num_stages=4, epilogue_subtiles=2),
+)
+"""Where C is stored by pointers, whose addresses take registers: pieces of a tile that leave room for them."""
 POINTERS = (
     Config(block_m=128, block_n=128, block_k=32, num_warps=8, num_stages=4, descriptors=""),
     Config(block_m=64, block_n=64, block_k=64, num_warps=4, num_stages=3, descriptors=""),
@@ -83,34 +105,34 @@ def path_for(a: torch.Tensor, b: torch.Tensor, arch: int, allow_tf32: bool) -> s
         return "exact float32 runs on the CUDA cores, from registers"
     if 0 in (*a.shape, *b.shape):
         return "an empty dimension"
-    return tma_refusal(a, "a") or tma_refusal(b.t(), "b transposed") or _output_refusal(b)
+    return tma_refusal(a, "a") or tma_refusal(b.t(), "b transposed")
 
 
-def _output_refusal(b: torch.Tensor) -> str:
-    row_bytes = b.shape[1] * b.element_size()
-    return "" if row_bytes % 16 == 0 else f"c: rows of {row_bytes} bytes, not multiples of 16"
+def has_ragged_rows(N: int, dtype: torch.dtype) -> bool:
+    """Whether C's rows are no whole pieces of 16 bytes, so that no descriptor can take them."""
+    return N * dtype.itemsize % TMA_ALIGNMENT != 0
 
 
-def configs_for(arch: int, dtype: torch.dtype, allow_tf32: bool, refused: str) -> tuple[Config, ...]:
-    """The configurations that this kind of problem may use, whatever its size."""
+def configs_for(arch: int, N: int, dtype: torch.dtype, allow_tf32: bool, refused: str) -> tuple[Config, ...]:
+    """The configurations that this kind of problem may use, whatever its M and K."""
     if dtype == torch.float32:
         if not allow_tf32:
             return EXACT
         return TF32_POINTERS if refused else TF32
-    return POINTERS if refused else HOPPER
+    return POINTERS if refused else RAGGED if has_ragged_rows(N, dtype) else HOPPER
 
 
 def bucket_of(M: int, N: int, dtype: torch.dtype, allow_tf32: bool, refused: str) -> Bucket:
     """What the choice of a configuration depends on: dtype, path, and the classes of M and N, which make the waves."""
     classes = (size_class(size, LEAST_CLASS, MOST_CLASS) for size in (M, N))
-    return (dtype_name(dtype, allow_tf32), "pointers" if refused else "descriptors", *classes)
+    path = "pointers" if refused else "descriptors, ragged rows" if has_ragged_rows(N, dtype) else "descriptors"
+    return (dtype_name(dtype, allow_tf32), path, *classes)
 
 
 def config_for(arch: int, M: int, N: int, dtype: torch.dtype, allow_tf32: bool, refused: str, sms: int) -> Config:
     """The tuned configuration for a problem, or else the best by the rule of `ranked` that specialises no warps."""
-    chosen = tuned(TUNED, bucket_of(M, N, dtype, allow_tf32, refused), arch)
     usual = (c for c in ranked(arch, M, N, dtype, allow_tf32, refused, sms) if not c.warp_specialize)
-    return chosen or next(usual)
+    return tuned(TUNED, bucket_of(M, N, dtype, allow_tf32, refused), arch) or next(usual)
 
 
 def ranked(
@@ -126,7 +148,7 @@ def ranked(
         area = config.block_m * config.block_n
         return float(triton.cdiv(tiles, sms) * area / TILE_SPEED[config.block_m, config.block_n])
 
-    return tuple(sorted(configs_for(arch, dtype, allow_tf32, refused), key=cost))
+    return tuple(sorted(configs_for(arch, N, dtype, allow_tf32, refused), key=cost))
 
 
 @triton.jit
@@ -140,24 +162,35 @@ def tile_of(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
     return first + within % rows, within // rows
 
 
+@triton.jit
+def _store(c, piece, m, n, M, N, stride_cm, BOXES: tl.constexpr):
+    if BOXES:
+        c.store([m, n], piece.to(c.dtype))
+    else:
+        ms = m + tl.arange(0, piece.shape[0])
+        ns = n + tl.arange(0, piece.shape[1])
+        places = c + ms.to(tl.int64)[:, None] * stride_cm + ns[None, :]
+        tl.store(places, piece.to(c.dtype.element_ty), mask=(ms < M)[:, None] & (ns < N)[None, :])
+
+
 @triton.jit(launch_metadata=matmul_launch)
 def _matmul_kernel(
     a, b, c, M, N, K, stride_am, stride_bn, stride_cm,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    PROGRAMS: tl.constexpr, ON_HOST: tl.constexpr, SUBTILES: tl.constexpr, PRECISION: tl.constexpr,
-    WARP_SPECIALIZE: tl.constexpr,
+    PROGRAMS: tl.constexpr, ON_HOST: tl.constexpr, C_BOXES: tl.constexpr, SUBTILES: tl.constexpr,
+    PRECISION: tl.constexpr, WARP_SPECIALIZE: tl.constexpr,
 ):  # fmt: skip
     tiles_m = tl.cdiv(M, BLOCK_M)
     tiles_n = tl.cdiv(N, BLOCK_N)
     k_steps = tl.cdiv(K, BLOCK_K)
-    if ON_HOST:
-        a_blocks = a
-        b_blocks = b
-        c_blocks = c
-    else:
+    a_blocks = a
+    b_blocks = b
+    if not ON_HOST:
         a_blocks = tl.make_tensor_descriptor(a, [M, K], [stride_am, 1], [BLOCK_M, BLOCK_K])
         b_blocks = tl.make_tensor_descriptor(b, [N, K], [stride_bn, 1], [BLOCK_N, BLOCK_K])
-        c_blocks = tl.make_tensor_descriptor(c, [M, N], [stride_cm, 1], [BLOCK_M, BLOCK_N // SUBTILES])
+    c_out = c
+    if C_BOXES and not ON_HOST:
+        c_out = tl.make_tensor_descriptor(c, [M, N], [stride_cm, 1], [BLOCK_M, BLOCK_N // SUBTILES])
     for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, PROGRAMS, warp_specialize=WARP_SPECIALIZE):
         row, column = tile_of(tile, tiles_m, tiles_n, GROUP_M)
         m = row * BLOCK_M
@@ -170,18 +203,21 @@ def _matmul_kernel(
         if SUBTILES == 2:
             halves = tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1))
             left, right = tl.split(halves)
-            c_blocks.store([m, n], left.to(c_blocks.dtype))
-            c_blocks.store([m, n + BLOCK_N // 2], right.to(c_blocks.dtype))
+            _store(c_out, left, m, n, M, N, stride_cm, C_BOXES)
+            _store(c_out, right, m, n + BLOCK_N // 2, M, N, stride_cm, C_BOXES)
         else:
-            c_blocks.store([m, n], acc.to(c_blocks.dtype))
+            _store(c_out, acc, m, n, M, N, stride_cm, C_BOXES)
 
 
 @triton.jit(launch_metadata=matmul_launch)
 def _matmul_pointers_kernel(
     a, b, c, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    PROGRAMS: tl.constexpr, PRECISION: tl.constexpr,
+    PROGRAMS: tl.constexpr, PRECISION: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
+    K = in_pieces(K, PIECE)
+    stride_am = in_pieces(stride_am, PIECE)
+    stride_bn = in_pieces(stride_bn, PIECE)
     tiles_m = tl.cdiv(M, BLOCK_M)
     tiles_n = tl.cdiv(N, BLOCK_N)
     ks = tl.arange(0, BLOCK_K)
@@ -218,7 +254,8 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, allow_tf32: bool = False, config
         ValueError: shapes or dtypes that do not fit together.
     """
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0] or a.dtype != b.dtype:
-        raise ValueError(f"wanted a [M, K] and b [K, N] of one dtype, got {_told(a)} and {_told(b)}")
+        told = " and ".join(f"{list(given.shape)} {given.dtype}" for given in (a, b))
+        raise ValueError(f"wanted a [M, K] and b [K, N] of one dtype, got {told}")
     (M, K), N = a.shape, b.shape[1]
     arch, sms = target_arch(), sm_count()
     refused = path_for(a, b, arch, allow_tf32)
@@ -226,17 +263,18 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, allow_tf32: bool = False, config
     if refused and config.descriptors:
         raise ValueError(f"{config} needs descriptors, refused by {refused}")
     c = torch.empty((M, N), dtype=a.dtype, device=a.device)
-    tiles = triton.cdiv(M, config.block_m) * triton.cdiv(N, config.block_n)
-    if tiles == 0:
+    programs = min(sms, triton.cdiv(M, config.block_m) * triton.cdiv(N, config.block_n))
+    if programs == 0:
         return c
-    programs = min(sms, tiles)
     shared = {
         "BLOCK_M": config.block_m, "BLOCK_N": config.block_n, "BLOCK_K": config.block_k, "GROUP_M": config.group_m,
         "PROGRAMS": programs, "PRECISION": "tf32" if allow_tf32 else "ieee",
         "num_warps": config.num_warps, "num_stages": config.num_stages, **OPTIONS,
     }  # fmt: skip
     if not config.descriptors:
-        _matmul_pointers_kernel[(programs,)](a, b, c, M, N, K, *a.stride(), *b.stride(), *c.stride(), **shared)
+        _matmul_pointers_kernel[(programs,)](
+            a, b, c, M, N, K, *a.stride(), *b.stride(), *c.stride(), PIECE=row_piece(a, b.t()), **shared
+        )
         return c
     _launch_with_descriptors(a, b.t(), c, config, programs, shared)
     return c
@@ -245,22 +283,16 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, allow_tf32: bool = False, config
 def _launch_with_descriptors(
     a: torch.Tensor, w: torch.Tensor, c: torch.Tensor, config: Config, programs: int, shared: dict[str, object]
 ) -> None:
-    blocks = (
-        (config.block_m, config.block_k),
-        (config.block_n, config.block_k),
-        (config.block_m, config.block_n // config.epilogue_subtiles),
-    )
-    on_host = config.descriptors == "host"
+    (m, n, k), width = (config.block_m, config.block_n, config.block_k), config.block_n // config.epilogue_subtiles
+    blocks = ((m, k), (n, k), (m, width))
+    on_host, boxes = config.descriptors == "host", not has_ragged_rows(c.shape[1], c.dtype)
+    operands: list[torch.Tensor | TensorDescriptor] = [a, w, c]
     if on_host:
-        operands = [descriptor(tensor, block) for tensor, block in zip((a, w, c), blocks, strict=True)]
+        operands[: 2 + boxes] = map(descriptor, operands, blocks[: 2 + boxes])
     else:
         use_allocator(a.device)
-        operands = [a, w, c]
     _matmul_kernel[(programs,)](
         *operands, *c.shape, a.shape[1], a.stride(0), w.stride(0), c.stride(0),
-        ON_HOST=on_host, SUBTILES=config.epilogue_subtiles, WARP_SPECIALIZE=config.warp_specialize, **shared,
+        ON_HOST=on_host, C_BOXES=boxes, SUBTILES=config.epilogue_subtiles,
+        WARP_SPECIALIZE=config.warp_specialize, **shared,
     )  # fmt: skip
-
-
-def _told(tensor: torch.Tensor) -> str:
-    return f"{list(tensor.shape)} {tensor.dtype}"

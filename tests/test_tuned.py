@@ -123,9 +123,11 @@ def test_buckets_are_what_the_rules_tell_apart() -> None:
 
     assert bucket("matmul", M=300, N=4096, K=7) == ("bfloat16", "pointers", 512, 4096), "rows of 14 bytes"
     assert bucket("matmul", M=1, N=100_000, K=64) == ("bfloat16", "descriptors", 64, 8192)
+    assert bucket("matmul", M=64, N=99, K=64) == ("bfloat16", "descriptors, ragged rows", 64, 128)
     assert bucket("matmul", "tfloat32", M=512, N=512, K=64)[0] == "tfloat32"
     rows = [bucket("matmul_decode", M=M, N=8, K=8)[1] for M in (1, 2, 16, 17, 64)]
     assert rows == [1, 16, 16, 64, 64]
+    assert bucket("matmul_decode", N=8, K=9) == ("bfloat16", 1, "ragged"), "rows of 18 bytes"
     assert bucket("matmul_decode", "tfloat32", N=8, K=8) != bucket("matmul_decode", "float32", N=8, K=8)
     assert bucket("attention_prefill", q_len=64, head_dim=80) == ("bfloat16", 128, "descriptors")
     assert bucket("attention_decode", kv_len=9) == ("bfloat16", 128, "few rows")
@@ -144,10 +146,10 @@ def test_the_likeliest_of_a_matmul_come_first_so_that_four_are_worth_measuring()
     128x128 and 32768 for the larger two."""
     op = op_named("matmul")
     configs = op.configs(op.describe_axes({"M": 128, "N": 4096, "K": 4096}, "bfloat16", ()), 90)
-    assert [(c.block_m, c.block_n, c.warp_specialize) for c in configs[:4]] == [
-        (64, 128, False), (128, 128, False), (128, 128, True), (128, 256, False),
+    assert [(c.block_m, c.block_n, c.block_k) for c in configs[:4]] == [
+        (64, 128, 128), (64, 128, 64), (128, 128, 128), (128, 128, 64),
     ]  # fmt: skip
-    assert len(set(configs)) == 7
+    assert len(set(configs)) == len(configs) > 9
 
 
 def test_no_launch_tunes() -> None:

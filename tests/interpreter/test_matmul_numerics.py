@@ -29,9 +29,9 @@ from kernels import matmul_triton as matmul
 Multiply = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 TILES = (
     matmul.HOPPER[0],
-    matmul.HOPPER[1],
-    matmul.HOPPER[5],
-    matmul.HOPPER[6],
+    next(config for config in matmul.HOPPER if config.warp_specialize),
+    replace(matmul.HOPPER[0], descriptors="host"),
+    *matmul.HOPPER[-2:],
     matmul.POINTERS[1],
     matmul.EXACT[0],
 )
