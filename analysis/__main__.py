@@ -13,6 +13,7 @@ from analysis.cmd_compile import compile_report
 from analysis.cmd_noise import noise
 from analysis.cmd_reference import reference
 from analysis.cmd_roofline import roofline
+from analysis.cmd_techniques import techniques
 
 app = typer.Typer(
     help="What measured records mean: rooflines and tables. Needs neither a GPU nor torch.",
@@ -31,6 +32,7 @@ app.command()(roofline)
 app.command()(reference)
 app.command()(compare)
 app.command()(noise)
+app.command()(techniques)
 app.command("compile")(compile_report)
 
 
