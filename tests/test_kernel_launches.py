@@ -12,6 +12,7 @@ from stub_cuda import TRITONS, problems, run_cases
 from bench.case import Case
 from bench.compile import compile_driver
 from bench.suites import suite_cases
+from kernels import matmul_triton
 from kernels.registry import OPS
 
 ARCH = 90
@@ -42,4 +43,6 @@ def test_every_launch_is_one_that_the_driver_takes(triton: str) -> None:
     with compile_driver(ARCH):  # some configurations are chosen by the number of SMs
         others = every_configuration(cases := triton_cases("full"))
     assert {case.op.name for case in others} == {op.name for op in OPS if "triton" in op.providers}
+    if triton == "3.6.0":  # which offers others in their place: see kernels.matmul_triton.HALVES
+        others = [case for case in others if case.config not in matmul_triton.SPECIALISED]
     assert problems(run_cases([*cases, *others], path)) == []
