@@ -81,7 +81,7 @@ RAGGED = (
 """Where C is stored by pointers, whose addresses take registers: pieces of a tile that leave room for them."""
 POINTERS = (
     Config(block_m=128, block_n=128, block_k=32, num_warps=8, num_stages=4, descriptors=""),
-    Config(block_m=64, block_n=64, block_k=64, num_warps=4, num_stages=3, descriptors=""),
+    Config(block_m=64, block_n=64, block_k=32, num_warps=4, num_stages=4, descriptors=""),
 )
 TF32 = (
     Config(block_m=128, block_n=128, block_k=32, num_warps=8, num_stages=4),
