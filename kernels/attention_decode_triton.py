@@ -21,7 +21,7 @@ from triton.language.extra import cuda
 from kernels.attention import check_shapes, padded_width
 from kernels.launch import OPTIONS, sm_count, target_arch
 from kernels.launch_work import attention_decode_launch, merge_launch
-from kernels.softmax import LN_2, LOG2_E, finished, walk_keys
+from kernels.softmax import FLOOR, LN_2, LOG2_E, finished, no_sums, walk_keys
 from kernels.tuned import Bucket, Table, dtype_name, tuned_first
 
 
@@ -36,6 +36,7 @@ class Config:
         ctas_per_sm: programs of the first kernel that an SM holds, by its shared memory; the split rule fills them.
         splits: programs that share a sequence's keys; 0 lets `splits_for` decide.
         pdl: launch the merge early, to wait inside for the first kernel (programmatic dependent launch).
+        lazy: raise the softmax's maximum only where it must be (`kernels.softmax`).
     """
 
     block_n: int
@@ -45,6 +46,7 @@ class Config:
     ctas_per_sm: int = 2
     splits: int = 0
     pdl: bool = False
+    lazy: bool = False
 
 
 HALF = {
@@ -56,6 +58,12 @@ HALF = {
     ),
     256: (Config(block_n=32, num_stages=3, ctas_per_sm=2), Config(block_n=64, num_stages=2, ctas_per_sm=1)),
 }
+HOPPER = {
+    64: (Config(block_n=64, num_warps=1, num_stages=3, ctas_per_sm=4, lazy=True), *HALF[64]),
+    128: (Config(block_n=32, num_warps=1, num_stages=3, ctas_per_sm=4, lazy=True), *HALF[128]),
+    256: (Config(block_n=32, num_warps=2, num_stages=3, ctas_per_sm=3), *HALF[256]),
+}
+"""sm_90: a warp alone needs no barrier to share weights and sums. Width 256 takes two, for its accumulators."""
 MANY = 64
 MANY_ROWS = {
     64: (Config(block_n=64, num_warps=8, num_stages=3, ctas_per_sm=2),),
@@ -63,6 +71,12 @@ MANY_ROWS = {
     256: (Config(block_n=32, block_m=64, num_warps=8, num_stages=3, ctas_per_sm=1),),
 }
 """For 64 packed rows and more, whose accumulators 4 warps do not hold."""
+HOPPER_MANY_ROWS = {
+    64: (Config(block_n=64, block_m=64, num_stages=3, ctas_per_sm=3, lazy=True), *MANY_ROWS[64]),
+    128: (Config(block_n=64, block_m=64, num_stages=3, ctas_per_sm=2, lazy=True), *MANY_ROWS[128]),
+    256: MANY_ROWS[256],
+}
+"""sm_90: four warps are one wgmma of 64 rows; lazy, they hold its accumulators."""
 BLACKWELL_MANY_ROWS = {
     64: (Config(block_n=64, block_m=64, num_warps=8, num_stages=3, ctas_per_sm=2),),
     128: MANY_ROWS[128],
@@ -89,13 +103,9 @@ def bucket_of(dtype: torch.dtype, width: int, rows: int) -> Bucket:
 
 def configs_for(dtype: torch.dtype, width: int, rows: int, arch: int) -> tuple[Config, ...]:
     """The configurations for a padded head width and a number of packed rows, the default first."""
-    usual: tuple[Config, ...]
-    if dtype == torch.float32:
-        usual = EXACT[width]
-    elif rows >= MANY:
-        usual = (BLACKWELL_MANY_ROWS if arch >= 100 else MANY_ROWS)[width]
-    else:
-        usual = HALF[width]
+    elsewhere = (BLACKWELL_MANY_ROWS if arch >= 100 else MANY_ROWS, HALF)
+    many, few = (HOPPER_MANY_ROWS, HOPPER) if arch == 90 else elsewhere
+    usual = (EXACT if dtype == torch.float32 else many if rows >= MANY else few)[width]
     return tuned_first(TUNED, bucket_of(dtype, width, rows), usual, arch)
 
 
@@ -126,10 +136,11 @@ def splits_for(walks: int, longest: int, config: Config, sms: int) -> int:
 @triton.jit(launch_metadata=attention_decode_launch)
 def _attention_decode_kernel(
     q, k, v, kv_lens, out, lse, partial, partial_lse, q_len, kv_heads, group, splits, row_tiles, scale_log2,
-    stride_qb, stride_qs, stride_qh, stride_qd, stride_kb, stride_ks, stride_kh, stride_kd,
-    stride_vb, stride_vs, stride_vh, stride_vd, stride_lens,
+    stride_qb, stride_qs, stride_qh, stride_qd, stride_kb, stride_ks: tl.constexpr, stride_kh, stride_kd: tl.constexpr,
+    stride_vb, stride_vs: tl.constexpr, stride_vh, stride_vd: tl.constexpr, stride_lens,
     D: tl.constexpr, DV: tl.constexpr, WIDTH: tl.constexpr, WIDTH_V: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr, LSE: tl.constexpr, PDL: tl.constexpr,
+    LAZY: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     row_tile = program % row_tiles
@@ -150,8 +161,8 @@ def _attention_decode_kernel(
     q_rows = q + batch.to(tl.int64) * stride_qb + token.to(tl.int64) * stride_qs + head.to(tl.int64) * stride_qh
     q_spots = q_rows[:, None] + d.to(tl.int64)[None, :] * stride_qd
     q_tile = tl.load(q_spots, mask=inside[:, None] & (d < D)[None, :], other=0.0)
-    m = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    total = tl.zeros([BLOCK_M], tl.float32)
+    m = tl.full([BLOCK_M], FLOOR, tl.float32)
+    total = no_sums(BLOCK_M, LAZY)
     acc = tl.zeros([BLOCK_M, WIDTH_V], tl.float32)
     if lo < hi:
         # Keys that every packed row sees; the others lie in the last tiles of the sequence.
@@ -160,11 +171,11 @@ def _attention_decode_kernel(
         acc, m, total = walk_keys(
             acc, m, total, q_tile, k, v, batch, kv_head, lo, full, q_positions, kv_len, scale_log2,
             stride_kb, stride_ks, stride_kh, stride_kd, stride_vb, stride_vs, stride_vh, stride_vd,
-            D, DV, BLOCK_N, WIDTH, WIDTH_V, True, False, 0, False)
+            D, DV, BLOCK_N, WIDTH, WIDTH_V, True, False, 0, False, LAZY)
         acc, m, total = walk_keys(
             acc, m, total, q_tile, k, v, batch, kv_head, full, hi, q_positions, kv_len, scale_log2,
             stride_kb, stride_ks, stride_kh, stride_kd, stride_vb, stride_vs, stride_vh, stride_vd,
-            D, DV, BLOCK_N, WIDTH, WIDTH_V, True, True, 0, False)
+            D, DV, BLOCK_N, WIDTH, WIDTH_V, True, True, 0, False, LAZY)
     if PDL:
         cuda.gdc_launch_dependents()
     result, row_lse = finished(acc, m, total)
@@ -273,7 +284,8 @@ def _launch(
     _attention_decode_kernel[(row_tiles * splits * Hkv * B,)](
         q, k, v, kv_lens, out, lse, partial, partial_lse, Sq, Hkv, group, splits, row_tiles,
         LOG2_E.value / math.sqrt(D), *strides, kv_lens.stride(0), D=D, WIDTH=padded_width(D), BLOCK_M=block_m,
-        BLOCK_N=config.block_n, SPLIT=splits > 1, num_warps=config.num_warps, num_stages=config.num_stages, **shared,
+        BLOCK_N=config.block_n, SPLIT=splits > 1, LAZY=config.lazy,
+        num_warps=config.num_warps, num_stages=config.num_stages, **shared,
     )  # fmt: skip
     if splits > 1:
         _merge_kernel[(rows,)](
@@ -285,7 +297,5 @@ def _launch(
 def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kv_lens: torch.Tensor) -> None:
     check_shapes(q, k, v)
     if kv_lens.shape != q.shape[:1] or q.shape[1] > MAX_QUERIES:
-        raise ValueError(
-            f"wanted kv_lens [B] and at most {MAX_QUERIES} new tokens, "
-            f"got kv_lens {list(kv_lens.shape)} for q {list(q.shape)}"
-        )
+        got = f"got kv_lens {list(kv_lens.shape)} for q {list(q.shape)}"
+        raise ValueError(f"wanted kv_lens [B] and at most {MAX_QUERIES} new tokens, {got}")

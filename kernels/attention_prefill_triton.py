@@ -12,7 +12,7 @@ exp2 unit on an sm_90 SM. On sm_90 tiles come by descriptor; 8 warps keep two wg
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -22,7 +22,7 @@ import triton.language as tl
 from kernels.attention import check_shapes, padded_width
 from kernels.launch import OPTIONS, descriptor, target_arch, tma_refusal, use_allocator
 from kernels.launch_work import attention_prefill_launch
-from kernels.softmax import LOG2_E, finished, load_rows, walk_keys
+from kernels.softmax import FLOOR, LOG2_E, finished, load_rows, no_sums, walk_keys
 from kernels.tuned import Bucket, Table, dtype_name, tuned_first
 
 
@@ -36,6 +36,7 @@ class Config:
         descriptors: "device" (made by the kernel), "host", or "" for pointers.
         warp_specialize: producer and consumer warps; engages with 4 warps, device-made descriptors and one loop, so
             every tile is masked.
+        lazy: raise the softmax's maximum only where it must be (`kernels.softmax`); not with warp_specialize.
     """
 
     block_m: int
@@ -44,25 +45,43 @@ class Config:
     num_stages: int = 2
     descriptors: str = "device"
     warp_specialize: bool = False
+    lazy: bool = False
 
 
 HOPPER = {
     64: (
+        Config(block_m=128, block_n=128, num_stages=3, lazy=True),
+        Config(block_m=128, block_n=64, num_stages=3, lazy=True),
         Config(block_m=128, block_n=128, num_stages=3),
-        Config(block_m=128, block_n=64, num_stages=3),
+        Config(block_m=128, block_n=128, num_stages=3, descriptors="host"),
+    ),
+    128: (
+        Config(block_m=128, block_n=128, num_stages=2, lazy=True),
+        Config(block_m=128, block_n=128, num_stages=2),
+        Config(block_m=128, block_n=64, num_stages=3, lazy=True),
+        Config(block_m=128, block_n=128, num_stages=2, descriptors="host"),
+        Config(block_m=128, block_n=128, num_warps=4, warp_specialize=True),
+    ),
+    256: (Config(block_m=128, block_n=64, num_stages=2, lazy=True), Config(block_m=128, block_n=64, num_stages=2)),
+}
+"""Device-made descriptors are of one head and leave Q in shared memory; host-made ones must span all heads, and the
+reshape that they need keeps Q in registers: 33 more of them for D = 128, and for D = 256 a full wait after every
+wgmma."""
+BLACKWELL = {
+    64: (
+        Config(block_m=128, block_n=128, num_stages=3),
+        Config(block_m=128, block_n=64, num_stages=3, lazy=True),
         Config(block_m=128, block_n=128, num_stages=3, descriptors="host"),
     ),
     128: (
         Config(block_m=128, block_n=128, num_stages=2),
-        Config(block_m=128, block_n=64, num_stages=3),
+        Config(block_m=128, block_n=64, num_stages=3, lazy=True),
         Config(block_m=128, block_n=128, num_stages=2, descriptors="host"),
         Config(block_m=128, block_n=128, num_warps=4, warp_specialize=True),
     ),
     256: (Config(block_m=128, block_n=64, num_stages=2),),
 }
-"""Device-made descriptors are of one head and leave Q in shared memory; host-made ones must span all heads, and the
-reshape that they need keeps Q in registers: 33 more of them for D = 128, and for D = 256 a full wait after every
-wgmma."""
+"""sm_100: a lazy step leaves values of larger tiles in local memory there under Triton 3.9."""
 POINTERS = {
     64: (Config(block_m=128, block_n=64, num_warps=4, num_stages=3, descriptors=""),),
     128: (Config(block_m=64, block_n=64, num_warps=8, num_stages=2, descriptors=""),),
@@ -97,8 +116,12 @@ def bucket_of(dtype: torch.dtype, width: int, refused: str) -> Bucket:
 
 def configs_for(dtype: torch.dtype, width: int, refused: str, arch: int | None = None) -> tuple[Config, ...]:
     """The configurations for a padded head width, the default first."""
-    usual = EXACT[width] if dtype == torch.float32 else POINTERS[width] if refused else HOPPER[width]
+    usual = EXACT[width] if dtype == torch.float32 else POINTERS[width] if refused else _tma(arch)[width]
     return tuned_first(TUNED, bucket_of(dtype, width, refused), usual, arch)
+
+
+def _tma(arch: int | None) -> Mapping[int, tuple[Config, ...]]:
+    return BLACKWELL if (target_arch() if arch is None else arch) >= 100 else HOPPER
 
 
 @triton.jit(launch_metadata=attention_prefill_launch)
@@ -108,7 +131,7 @@ def _attention_prefill_kernel(
     stride_vb, stride_vs, stride_vh, stride_vd, stride_ob, stride_os, stride_oh, stride_od,
     D: tl.constexpr, DV: tl.constexpr, WIDTH: tl.constexpr, WIDTH_V: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, LSE: tl.constexpr,
-    RANK: tl.constexpr, WARP_SPECIALIZE: tl.constexpr,
+    RANK: tl.constexpr, WARP_SPECIALIZE: tl.constexpr, LAZY: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     head = program % q_heads
@@ -128,8 +151,8 @@ def _attention_prefill_kernel(
     q_positions = rows + (kv_len - q_len)
     q_tile = load_rows(
         q, batch, start_m, head, stride_qb, stride_qs, stride_qh, stride_qd, q_len, D, BLOCK_M, WIDTH, RANK)
-    m = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    total = tl.zeros([BLOCK_M], tl.float32)
+    m = tl.full([BLOCK_M], FLOOR, tl.float32)
+    total = no_sums(BLOCK_M, LAZY)
     acc = tl.zeros([BLOCK_M, WIDTH_V], tl.float32)
     hi = kv_len
     seen_by_all = kv_len
@@ -143,11 +166,11 @@ def _attention_prefill_kernel(
         acc, m, total = walk_keys(
             acc, m, total, q_tile, k, v, batch, kv_head, 0, full, q_positions, kv_len, scale_log2,
             stride_kb, stride_ks, stride_kh, stride_kd, stride_vb, stride_vs, stride_vh, stride_vd,
-            D, DV, BLOCK_N, WIDTH, WIDTH_V, CAUSAL, False, RANK, False)
+            D, DV, BLOCK_N, WIDTH, WIDTH_V, CAUSAL, False, RANK, False, LAZY)
     acc, m, total = walk_keys(
         acc, m, total, q_tile, k, v, batch, kv_head, full, hi, q_positions, kv_len, scale_log2,
         stride_kb, stride_ks, stride_kh, stride_kd, stride_vb, stride_vs, stride_vh, stride_vd,
-        D, DV, BLOCK_N, WIDTH, WIDTH_V, CAUSAL, True, RANK, WARP_SPECIALIZE)
+        D, DV, BLOCK_N, WIDTH, WIDTH_V, CAUSAL, True, RANK, WARP_SPECIALIZE, LAZY)
     result, row_lse = finished(acc, m, total)
     if LSE:
         tl.store(lse + (batch.to(tl.int64) * q_heads + head) * q_len + rows, row_lse, mask=rows < q_len)
@@ -230,5 +253,6 @@ def _launch(
         *operands, lse, B, Sq, Skv, Hq, Hq // Hkv, LOG2_E.value / math.sqrt(D), *strides,
         D=D, DV=Dv, WIDTH=width, WIDTH_V=width_v, BLOCK_M=config.block_m, BLOCK_N=config.block_n,
         CAUSAL=causal, LSE=return_lse, RANK=RANKS[config.descriptors],
-        WARP_SPECIALIZE=config.warp_specialize, num_warps=config.num_warps, num_stages=config.num_stages, **OPTIONS,
+        WARP_SPECIALIZE=config.warp_specialize, LAZY=config.lazy,
+        num_warps=config.num_warps, num_stages=config.num_stages, **OPTIONS,
     )  # fmt: skip

@@ -18,7 +18,7 @@ from kernels.spec import Inputs, Op
 FEW = 4096
 DTYPES = (torch.float16, torch.float32)
 TILES = (
-    prefill_kernel.Config(block_m=64, block_n=64),
+    prefill_kernel.Config(block_m=64, block_n=64, lazy=True),
     prefill_kernel.Config(block_m=128, block_n=32, descriptors="host"),
     prefill_kernel.Config(block_m=64, block_n=64, warp_specialize=True),
     prefill_kernel.Config(block_m=64, block_n=32, descriptors=""),
@@ -43,12 +43,17 @@ def prefill(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool =
 def decode(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *lens: int, splits: Sequence[int] = (1, 4), block_n: int = 32
 ) -> Answers:
-    """(out, lse) with these numbers of splits; 0 lets the rule choose."""
+    """(out, lse) with these numbers of splits; 0 lets the rule choose. Even numbers raise the maximum lazily."""
     kv_lens = torch.tensor(lens, dtype=torch.int32)
     with poisoned():
         return {
             f"decode {n}": _pair(
-                decode_kernel.attention_decode, q, k, v, kv_lens, config=decode_kernel.Config(block_n=block_n, splits=n)
+                decode_kernel.attention_decode,
+                q,
+                k,
+                v,
+                kv_lens,
+                config=decode_kernel.Config(block_n=block_n, splits=n, lazy=n % 2 == 0),
             )
             for n in splits
         }
