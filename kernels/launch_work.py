@@ -66,6 +66,16 @@ def attention_decode_launch(grid: Any, kernel: Any, args: Arguments) -> Declared
     bounds, and the name says `kv_len<=`.
     """
     batch, kv_len = args["k"].shape[:2]
+    return _over_a_cache(kernel, args, batch, kv_len)
+
+
+def attention_paged_launch(grid: Any, kernel: Any, args: Arguments) -> Declared:
+    """Of the first kernel of the paged attention ops; lengths as of `attention_decode_launch`, by the block table."""
+    batch, most_pages = args["block_table"].shape
+    return _over_a_cache(kernel, args, batch, most_pages * args["PAGE"])
+
+
+def _over_a_cache(kernel: Any, args: Arguments, batch: int, kv_len: int) -> Declared:
     q_len, kv_heads, splits = args["q_len"], args["kv_heads"], args["splits"]
     q_heads, dtype = kv_heads * args["group"], _dtype(args["q"])
     work = attention_work(

@@ -18,7 +18,7 @@ SHARED_BY = 8
 def kv_append_workloads(
     model: Model, tp: int, batches: Sequence[int], kv_len: int, prompts: Sequence[int], dtype: str
 ) -> list[Workload]:
-    """One new token a sequence, the last of a cache of `kv_len` keys; and one prompt of each length, alone in its cache."""
+    """One new token a sequence, last of a cache of `kv_len` keys; and one prompt of each length, alone in its cache."""
     sizes = [{"batch": batch, "q_len": 1, "kv_len": kv_len} for batch in batches]
     sizes += [{"batch": 1, "q_len": length, "kv_len": length} for length in prompts]
     return [
@@ -56,3 +56,32 @@ def kv_head_workloads(
                 for kv_len in kv_lens
             ]
     return made
+
+
+def paged_decode_workloads(
+    model: Model, tp: int, batches: Sequence[int], kv_lens: Sequence[int], page_sizes: Sequence[int], dtype: str
+) -> list[Workload]:
+    """One new token a sequence over a paged cache of each length and page size."""
+    return [
+        _paged("decode", source, dtype, {"batch": batch, "q_len": 1, "kv_len": kv_len, **heads, "page_size": page_size})
+        for heads, source in full_attention(model, tp)
+        for page_size in page_sizes
+        for batch in batches
+        for kv_len in kv_lens
+    ]
+
+
+def paged_prefill_workloads(
+    model: Model, tp: int, lengths: Sequence[int], page_sizes: Sequence[int], dtype: str
+) -> list[Workload]:
+    """Causal attention of one prompt of each length, whose keys and values have just been written into pages."""
+    return [
+        _paged("prefill", source, dtype, {"batch": 1, "q_len": n, "kv_len": n, **heads, "page_size": page_size})
+        for heads, source in full_attention(model, tp)
+        for page_size in page_sizes
+        for n in lengths
+    ]
+
+
+def _paged(phase: str, source: tuple[str, ...], dtype: str, axes: dict[str, int]) -> Workload:
+    return Workload(axes=axes, dtype=dtype, phase=phase, technique="paged", source=source)

@@ -22,7 +22,7 @@ from kernels.registry import OPS, ROOF_OPS, op_named
 from kernels.spec import Inputs, Op, UnsupportedError, Workload
 
 EVERY_OP = (*OPS, *ROOF_OPS)
-TABLES = ("kv_lens", "positions")
+TABLES = ("kv_lens", "positions", "block_table")
 """Inputs that tell where data lies: moved, but counted as overhead."""
 NO_ARITHMETIC = ("kv_append",)
 OUTPUT_BUFFERS = ("y",)
@@ -58,6 +58,12 @@ def compulsory_bytes(op: Op, workload: Workload) -> int:
     inputs = op.make_inputs(workload, "meta", 0)
     tensors = [name for name, value in inputs.items() if isinstance(value, torch.Tensor)]
     total: int = tensor_bytes(inputs, (n for n in tensors if n not in (*TABLES, *OUTPUT_BUFFERS, "k", "v")))
+    if "k_pool" in inputs:
+        total -= tensor_bytes(inputs, ["k_pool", "v_pool"])
+        q, v = inputs["q"], inputs["v_pool"]
+        total += math.prod((*q.shape[:3], v.shape[3])) * q.element_size()
+        of_a_key = sum(int(inputs[pool][:1, :1].numel()) * q.element_size() for pool in ("k_pool", "v_pool"))
+        return total + int(of_a_key) * sum(workload.kv_lens or [workload.axes["kv_len"]] * q.shape[0])
     if "kv_cache" in inputs:
         return total - tensor_bytes(inputs, ["kv_cache"]) + tensor_bytes(inputs, ["kv_new"])
     if "k" not in inputs:
@@ -100,6 +106,8 @@ def test_overhead_is_the_tables_own_size() -> None:
         for workload in op.check_workloads:
             inputs = op.make_inputs(workload, "meta", 0)
             tables = tensor_bytes(inputs, (name for name in TABLES if name in inputs))
+            if "block_table" in inputs:  # entries past a sequence's pages are not read
+                tables -= 4 * (inputs["block_table"].numel() - inputs["k_pool"].shape[0])
             assert op.work(workload).overhead_bytes == tables, workload.key
 
 
@@ -188,6 +196,12 @@ def test_roles_and_axes_name_what_is_there(op: Op) -> None:
         ("attention_decode", {"kv_len": 2, "q_len": 3}, "torch", "queries that see no key"),
         ("attention_decode", {"q_len": 3}, "torch_cudnn", "cuDNN backend has a bottom-right causal mask only as"),
         ("attention_decode", {}, "flash_attn", "float16 and bfloat16 only"),
+        ("attention_paged_decode", {"q_len": 17}, "torch", "for 1 to 16 new tokens; use attention_paged_prefill"),
+        ("attention_paged_decode", {"q_heads": 5}, "triton", "5 query heads do not divide among 2 KV heads"),
+        ("attention_paged_decode", {"head_dim": 257}, "triton", "heads are 257 wide"),
+        ("attention_paged_decode", {}, "flashinfer", "float16 and bfloat16 only"),
+        ("attention_paged_prefill", {"q_len": 71}, "torch", "queries that see no key (length 70, q_len=71)"),
+        ("attention_paged_prefill", {}, "flash_attn", "float16 and bfloat16 only"),
     ],
 )
 def test_what_a_provider_cannot_run_is_refused_with_the_reason(

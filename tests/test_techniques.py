@@ -6,10 +6,15 @@ import pytest
 
 from bench.suites import fits_kv_limit, suite_workloads
 from bench.technique_suite import techniques
-from kernels import attention_decode, kv_append
+from kernels import attention_decode, attention_paged_decode, kv_append
 from kernels.models import model_named
 from kernels.spec import Workload
-from kernels.techniques import kv_append_workloads, kv_head_workloads
+from kernels.techniques import (
+    kv_append_workloads,
+    kv_head_workloads,
+    paged_decode_workloads,
+    paged_prefill_workloads,
+)
 
 SEVENTY = model_named("llama-3.1-70b")
 
@@ -19,6 +24,8 @@ def test_every_technique_of_the_suite_is_told_with_its_models() -> None:
     assert {op: {w.technique for w in workloads} for op, workloads in by_op.items()} == {
         "kv_append": {"kv_cache"},
         "attention_decode": {"kv_cache"},
+        "attention_paged_decode": {"paged"},
+        "attention_paged_prefill": {"paged"},
     }
     for workloads in by_op.values():
         assert {source.split(":")[0] for w in workloads for source in w.source} == {"llama-3.1-8b", "llama-3.1-70b"}
@@ -65,6 +72,29 @@ def test_an_append_writes_what_one_more_key_costs() -> None:
     assert SEVENTY.layers * kv_append.OP.work(step).bytes == 2 * 327_680
     assert kv_append.OP.work(prompt).bytes == 2048 * kv_append.OP.work(step).bytes
     assert [w.phase for w in (step, prompt)] == ["decode", "prefill"]
+
+
+def test_every_tuned_page_size_is_there_for_decode_and_prefill() -> None:
+    by_op = suite_workloads("techniques")
+    for op in ("attention_paged_decode", "attention_paged_prefill"):
+        assert {w.axes["page_size"] for w in by_op[op]} == {16, 32, 64, 128, 256}
+    ragged = [w for w in by_op["attention_paged_decode"] if w.kv_lens]
+    assert len(ragged) == 4 and all(any(n % 16 for n in w.kv_lens) for w in ragged)
+
+
+def test_pages_cost_their_table_and_nothing_else() -> None:
+    """16 sequences of 1,000 keys in pages of 16: 63 entries of 4 bytes each, and a length; K and V as without pages."""
+    [paged] = paged_decode_workloads(SEVENTY, 1, (16,), (1000,), (16,), "bfloat16")
+    axes = {axis: size for axis, size in paged.axes.items() if axis != "page_size"}
+    without = attention_decode.OP.work(Workload(axes=axes, dtype="bfloat16", phase="decode"))
+    counted = attention_paged_decode.OP.work(paged)
+    assert (counted.flops, counted.bytes) == (without.flops, without.bytes)
+    assert (counted.overhead_bytes, without.overhead_bytes) == (16 * 63 * 4 + 16 * 4, 16 * 4)
+
+
+def test_a_prompt_in_pages_sees_itself_causally() -> None:
+    [prompt] = paged_prefill_workloads(SEVENTY, 1, (4096,), (64,), "bfloat16")
+    assert prompt.axes["q_len"] == prompt.axes["kv_len"] == 4096 and prompt.axes["page_size"] == 64
 
 
 @pytest.mark.parametrize("name", ["deepseek-v3", "mistral-7b"])
