@@ -44,6 +44,15 @@ SIZES: Mapping[str, tuple[Mapping[str, int], ...]] = {
         *({"kv_len": 8192, "head_dim": head_dim} for head_dim in (64, 80, 128, 256)),
         *({"kv_len": 8192, "head_dim": head_dim, "q_len": 8, "kv_heads": 4} for head_dim in (64, 128, 256)),
     ),
+    "attention_paged_decode": (
+        *({"kv_len": 8192, "head_dim": head_dim} for head_dim in (64, 80, 128, 256)),
+        *({"kv_len": 8192, "page_size": 256, "q_len": q_len} for q_len in (1, 16)),
+    ),
+    "attention_paged_prefill": (
+        *({"q_len": 4096, "head_dim": head_dim} for head_dim in (64, 128, 256)),
+        {"q_len": 4096, "page_size": 256},
+    ),
+    "kv_append": tuple({"batch": 64, "kv_len": 8192, "head_dim": head_dim} for head_dim in (80, 128)),
 }
 """Op -> sizes of one workload a bucket. An op that is not here is compiled for its check workloads."""
 Outcome = list[tuple[CompileRecord, str]]

@@ -176,3 +176,33 @@ def sdpa(
             raise UnsupportedError(f"SDPA's backend for {provider} refuses this problem: {error}") from error
         raise
     return out.transpose(1, 2)
+
+
+def packed(q: torch.Tensor, kv_heads: int) -> torch.Tensor:
+    """One query token's heads [B, 1, Hq, D] as [B, Hq / Hkv, Hkv, D]: each KV head's own as its queries."""
+    B, _, Hq, D = q.shape
+    return q.view(B, kv_heads, Hq // kv_heads, D).transpose(1, 2)
+
+
+def packed_sdpa(
+    provider: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, seen: torch.Tensor | None
+) -> torch.Tensor:
+    """Causal `sdpa` of the newest tokens, one token's heads packed so that K and V are not expanded; [B, Sq, Hq, Dv].
+
+    Args:
+        seen: bool [B, 1, Sq, Skv] where sequences differ in length.
+    """
+    B, Sq, Hq, _ = q.shape
+    if Sq > 1:
+        return sdpa(provider, q, k, v, causal=True, seen=seen)
+    out = sdpa(provider, packed(q, k.shape[2]), k, v, causal=False, seen=seen)
+    return out.transpose(1, 2).reshape(B, Sq, Hq, v.shape[3])
+
+
+def packed_backend(
+    provider: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, seen: torch.Tensor | None
+) -> SDPBackend:
+    """The backend that `packed_sdpa` runs."""
+    several = q.shape[1] > 1
+    q = q if several else packed(q, k.shape[2])
+    return sdpa_backend(provider, q, k, v, causal=several, seen=seen)

@@ -18,9 +18,9 @@ from kernels.attention import (
     CUDA_ONLY,
     NO_LOWER_RIGHT,
     masked_attention,
+    packed_backend,
+    packed_sdpa,
     padded_width,
-    sdpa,
-    sdpa_backend,
     too_wide,
     visible_keys,
 )
@@ -50,18 +50,8 @@ def attention_decode_torch(
     One query token's heads of a KV head are packed as if they were queries, so that K and V are not expanded.
     Ragged lengths take a mask over the allocation, since SDPA knows no lengths: the padding is read too.
     """
-    B, Sq, Hq, _ = q.shape
     seen = visible_of(q, k, kv_lens)[:, None] if ragged else None
-    if Sq > 1:
-        return sdpa(provider, q, k, v, causal=True, seen=seen)
-    out = sdpa(provider, packed(q, k.shape[2]), k, v, causal=False, seen=seen)
-    return out.transpose(1, 2).reshape(B, Sq, Hq, v.shape[3])
-
-
-def packed(q: torch.Tensor, kv_heads: int) -> torch.Tensor:
-    """One query token's heads [B, 1, Hq, D] as [B, Hq / Hkv, Hkv, D]: each KV head's own as its queries."""
-    B, _, Hq, D = q.shape
-    return q.view(B, kv_heads, Hq // kv_heads, D).transpose(1, 2)
+    return packed_sdpa(provider, q, k, v, seen=seen)
 
 
 def attention_decode_triton(
@@ -217,9 +207,7 @@ def facts(provider: str, inputs: Inputs) -> Mapping[str, str]:
         return {}
     q, k, v = (inputs[name] for name in ("q", "k", "v"))
     seen = visible_of(q, k, inputs["kv_lens"])[:, None] if inputs["ragged"] else None
-    several = q.shape[1] > 1
-    q = q if several else packed(q, k.shape[2])
-    return {"sdpa_backend": sdpa_backend(provider, q, k, v, causal=several, seen=seen).name}
+    return {"sdpa_backend": packed_backend(provider, q, k, v, seen=seen).name}
 
 
 def describe_axes(axes: Mapping[str, int], dtype: str, source: tuple[str, ...]) -> Workload:

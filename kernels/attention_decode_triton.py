@@ -21,7 +21,8 @@ from triton.language.extra import cuda
 from kernels.attention import check_shapes, padded_width
 from kernels.launch import OPTIONS, sm_count, target_arch
 from kernels.launch_work import attention_decode_launch, merge_launch
-from kernels.softmax import FLOOR, LN_2, LOG2_E, finished, no_sums, walk_keys
+from kernels.packed_rows import store_rows
+from kernels.softmax import FLOOR, LN_2, LOG2_E, no_sums, walk_keys
 from kernels.tuned import Bucket, Table, dtype_name, tuned_first
 
 
@@ -177,20 +178,9 @@ def _attention_decode_kernel(
             D, DV, BLOCK_N, WIDTH, WIDTH_V, True, True, 0, False, LAZY)
     if PDL:
         cuda.gdc_launch_dependents()
-    result, row_lse = finished(acc, m, total)
-    dv = tl.arange(0, WIDTH_V)
-    # Rows of all outputs are (batch, token, head), the partials' with the split before the width.
-    flat = (batch.to(tl.int64) * q_len + token) * (kv_heads * group) + head
-    if SPLIT:
-        tl.store(partial_lse + flat * splits + split, row_lse, mask=inside)
-        if lo < hi:
-            spot = partial + (flat * splits + split)[:, None] * DV + dv[None, :]
-            tl.store(spot, result, mask=inside[:, None] & (dv < DV)[None, :])
-    else:
-        spot = out + flat[:, None] * DV + dv[None, :]
-        tl.store(spot, result.to(out.dtype.element_ty), mask=inside[:, None] & (dv < DV)[None, :])
-        if LSE:
-            tl.store(lse + (batch.to(tl.int64) * (kv_heads * group) + head) * q_len + token, row_lse, mask=inside)
+    store_rows(
+        acc, m, total, out, lse, partial, partial_lse, batch, token, head, inside, q_len, kv_heads * group,
+        split, splits, lo < hi, DV, WIDTH_V, SPLIT, LSE)
 
 
 @triton.jit(launch_metadata=merge_launch)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kernels.work import Work, attention_work, matmul_work, storage_bytes, unmasked_pairs
+from kernels.work import Work, attention_work, kv_append_work, matmul_work, storage_bytes, unmasked_pairs
 
 Arguments = Mapping[str, Any]
 """A kernel's arguments by name, descriptors and compile-time ones included."""
@@ -66,6 +66,16 @@ def attention_decode_launch(grid: Any, kernel: Any, args: Arguments) -> Declared
     bounds, and the name says `kv_len<=`.
     """
     batch, kv_len = args["k"].shape[:2]
+    return _over_a_cache(kernel, args, batch, kv_len)
+
+
+def attention_paged_launch(grid: Any, kernel: Any, args: Arguments) -> Declared:
+    """Of the first kernel of the paged attention ops; lengths as of `attention_decode_launch`, by the block table."""
+    batch, most_pages = args["block_table"].shape
+    return _over_a_cache(kernel, args, batch, most_pages * args["PAGE"])
+
+
+def _over_a_cache(kernel: Any, args: Arguments, batch: int, kv_len: int) -> Declared:
     q_len, kv_heads, splits = args["q_len"], args["kv_heads"], args["splits"]
     q_heads, dtype = kv_heads * args["group"], _dtype(args["q"])
     work = attention_work(
@@ -85,6 +95,15 @@ def attention_decode_launch(grid: Any, kernel: Any, args: Arguments) -> Declared
         partials = storage_bytes(rows * splits * (args["DV"] + 1), PARTIAL)
         work = Work(flops=work.flops, bytes=work.bytes - storage_bytes(rows * args["DV"], dtype) + partials)
     return _declared(kernel, f"batch={batch},kv_len<={kv_len},heads={q_heads},splits={splits}", work, args["q"])
+
+
+def kv_append_launch(grid: Any, kernel: Any, args: Arguments) -> Declared:
+    """Of the kernel of op kv_append."""
+    batch, tokens, _, kv_heads, head_dim = args["kv_new"].shape
+    work = kv_append_work(
+        batch=batch, tokens=tokens, kv_heads=kv_heads, head_dim=head_dim, dtype=_dtype(args["kv_new"])
+    )
+    return _declared(kernel, f"batch={batch},tokens={tokens},kv_heads={kv_heads}", work, args["kv_new"])
 
 
 def merge_launch(grid: Any, kernel: Any, args: Arguments) -> Declared:

@@ -13,6 +13,9 @@ MODULES = (
     "matmul_decode",
     "attention_prefill",
     "attention_decode",
+    "kv_append",
+    "attention_paged_decode",
+    "attention_paged_prefill",
 )
 """Files of this package with an `OP`: a new op is one line here."""
 

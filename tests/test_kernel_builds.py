@@ -20,7 +20,7 @@ TRITON_OPS = [op for op in OPS if "triton" in op.providers]
 NEWEST = triton.__version__.startswith("3.9")
 PUT_ASIDE = 2
 """Values that may wait in local memory under Triton 3.9, whose ptxas does that with one of matmul_decode."""
-STANDARD = suite_workloads("standard")
+TYPICAL = suite_workloads("techniques") | suite_workloads("standard")
 
 
 def fits(compiled: Compiled) -> bool:
@@ -36,8 +36,8 @@ def keeps_its_registers(compiled: Compiled) -> bool:
 
 
 def typical() -> list[Case]:
-    """Of each op the smallest and the largest workload of suite standard, by FLOPs."""
-    ordered = {op.name: sorted(STANDARD.get(op.name, ()), key=lambda w, op=op: op.work(w).flops) for op in TRITON_OPS}
+    """Of each op the smallest and the largest workload, by FLOPs, of suite standard or else techniques."""
+    ordered = {op.name: sorted(TYPICAL.get(op.name, ()), key=lambda w, op=op: op.work(w).flops) for op in TRITON_OPS}
     return [Case(op, "triton", w) for op in TRITON_OPS for w in (ordered[op.name][:1] + ordered[op.name][-1:])]
 
 

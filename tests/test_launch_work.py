@@ -55,6 +55,9 @@ ONE_LAUNCH = (
     asked("attention_prefill", q_len=512, q_heads=4, kv_heads=2),
     asked("attention_prefill", q_len=100, kv_len=300, causal=0, head_dim=80),
     asked("attention_decode", batch=64, kv_len=512, q_len=2),
+    asked("attention_paged_decode", batch=64, kv_len=512, q_len=2),
+    asked("attention_paged_prefill", q_len=512, kv_len=1024, q_heads=4, kv_heads=2, page_size=64, batch=40),
+    asked("kv_append", batch=3, q_len=5, kv_len=512),
 )
 """Descriptors of host and kernel, pointers, CUDA cores, and as many programs as need no split."""
 
@@ -83,6 +86,7 @@ SPLIT = (
     asked("matmul_decode", "float32", M=1, N=512, K=8192),
     asked("matmul_decode", M=16, N=1024, K=8192),
     asked("attention_decode", batch=1, kv_len=8192),
+    asked("attention_paged_decode", batch=1, kv_len=8192),
 )
 
 
@@ -101,6 +105,7 @@ def test_a_log_sum_exp_that_is_written_counts() -> None:
     for case in (
         asked("attention_prefill", q_len=512, q_heads=4, kv_heads=2),
         asked("attention_decode", batch=64, kv_len=512),
+        asked("attention_paged_decode", batch=64, kv_len=512),
     ):
         [without], [with_lse] = launched(case), launched(case, return_lse=True)
         rows = case.workload.axes["batch"] * case.workload.axes["q_len"] * case.workload.axes["q_heads"]

@@ -12,7 +12,16 @@ import pytest
 import torch
 
 from bench.check import check_case
-from kernels import attention_decode, attention_prefill, matmul, matmul_decode
+from kernels import (
+    attention_decode,
+    attention_paged,
+    attention_paged_decode,
+    attention_paged_prefill,
+    attention_prefill,
+    kv_append,
+    matmul,
+    matmul_decode,
+)
 from kernels.matmul import spread
 from kernels.registry import OPS, ROOF_OPS
 from kernels.spec import Op, Workload, everything
@@ -34,6 +43,21 @@ LARGER_THAN_THE_SAMPLE = (
         attention_prefill.OP,
         {"batch": 1, "q_len": 90, "kv_len": 70, "q_heads": 3, "kv_heads": 3, "head_dim": 16, "causal": 1, "window": 9},
         (),
+    ),
+    (
+        attention_paged_decode.OP,
+        {"batch": 7, "q_len": 2, "kv_len": 60, "q_heads": 12, "kv_heads": 4, "head_dim": 16, "page_size": 7},
+        (60, 2, 33, 17, 5, 60, 41),
+    ),
+    (
+        attention_paged_prefill.OP,
+        {"batch": 2, "q_len": 90, "kv_len": 130, "q_heads": 8, "kv_heads": 4, "head_dim": 16, "page_size": 16},
+        (130, 90),
+    ),
+    (
+        kv_append.OP,
+        {"batch": 9, "q_len": 2, "kv_len": 12, "kv_heads": 5, "head_dim": 16},
+        (12, 2, 9, 7, 5, 12, 11, 4, 12),
     ),
     (
         attention_decode.OP,
@@ -68,6 +92,7 @@ def always_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matmul, "SAMPLED_ROWS", 16)
     monkeypatch.setattr(matmul, "SAMPLED_COLUMNS", 24)
     monkeypatch.setattr(attention_prefill, "SAMPLED_QUERIES", 11)
+    monkeypatch.setattr(attention_paged, "SAMPLED_QUERIES", 11)
 
 
 @pytest.mark.usefixtures("always_sampled")
@@ -111,7 +136,8 @@ def test_sampled_check_passes_what_is_right_and_catches_one_wrong_value(op: Op, 
         if runs_here(op, provider, workload):
             assert check_case(op, op.providers[provider], inputs).problem == ""
     assert "max error" in check_case(op, wrong_at(op, -1), inputs).problem
-    first_of_last_sequence = -math.prod(tuple_of(op.eager(**inputs))[0].shape[1:]) if "q" in inputs else 0
+    by_sequence = "q" in inputs or "kv_new" in inputs
+    first_of_last_sequence = -math.prod(tuple_of(op.eager(**inputs))[0].shape[1:]) if by_sequence else 0
     assert "max error" in check_case(op, wrong_at(op, first_of_last_sequence), inputs).problem
 
 

@@ -17,13 +17,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from bench.case import Case
 from bench.check import check_case
 from bench.suites import suite_workloads
-from kernels import attention_decode, attention_prefill, matmul, matmul_decode
+from kernels import attention_decode, attention_prefill, kv_append, matmul, matmul_decode
 from kernels.registry import OPS, ROOF_OPS, op_named
 from kernels.spec import Inputs, Op, UnsupportedError, Workload
 
 EVERY_OP = (*OPS, *ROOF_OPS)
-TABLES = ("kv_lens",)
+TABLES = ("kv_lens", "positions", "block_table")
 """Inputs that tell where data lies: moved, but counted as overhead."""
+NO_ARITHMETIC = ("kv_append",)
 OUTPUT_BUFFERS = ("y",)
 """Inputs that are written instead of read."""
 
@@ -57,6 +58,14 @@ def compulsory_bytes(op: Op, workload: Workload) -> int:
     inputs = op.make_inputs(workload, "meta", 0)
     tensors = [name for name, value in inputs.items() if isinstance(value, torch.Tensor)]
     total: int = tensor_bytes(inputs, (n for n in tensors if n not in (*TABLES, *OUTPUT_BUFFERS, "k", "v")))
+    if "k_pool" in inputs:
+        total -= tensor_bytes(inputs, ["k_pool", "v_pool"])
+        q, v = inputs["q"], inputs["v_pool"]
+        total += math.prod((*q.shape[:3], v.shape[3])) * q.element_size()
+        of_a_key = sum(int(inputs[pool][:1, :1].numel()) * q.element_size() for pool in ("k_pool", "v_pool"))
+        return total + int(of_a_key) * sum(workload.kv_lens or [workload.axes["kv_len"]] * q.shape[0])
+    if "kv_cache" in inputs:
+        return total - tensor_bytes(inputs, ["kv_cache"]) + tensor_bytes(inputs, ["kv_new"])
     if "k" not in inputs:
         full_precision = {"allow_tf32": False} if "allow_tf32" in inputs else {}
         out = tuple_of(op.eager(**inputs | full_precision))[0]
@@ -97,6 +106,8 @@ def test_overhead_is_the_tables_own_size() -> None:
         for workload in op.check_workloads:
             inputs = op.make_inputs(workload, "meta", 0)
             tables = tensor_bytes(inputs, (name for name in TABLES if name in inputs))
+            if "block_table" in inputs:  # entries past a sequence's pages are not read
+                tables -= 4 * (inputs["block_table"].numel() - inputs["k_pool"].shape[0])
             assert op.work(workload).overhead_bytes == tables, workload.key
 
 
@@ -105,8 +116,17 @@ def test_an_empty_launch_declares_no_work() -> None:
     assert (counted.flops, counted.bytes, counted.overhead_bytes) == (0, 0, 0)
 
 
+def test_an_append_counts_the_new_rows_twice_and_nothing_of_the_cache() -> None:
+    """3 sequences x 2 tokens x 2 (K and V) x 4 heads x 8 values of 2 bytes, in and out; 3 positions of 4 bytes."""
+    axes = {"batch": 3, "q_len": 2, "kv_len": 1000, "kv_heads": 4, "head_dim": 8}
+    counted = kv_append.OP.work(Workload(axes=axes, dtype="bfloat16", phase="decode", kv_lens=(1000, 2, 7)))
+    assert (counted.flops, counted.bytes, counted.overhead_bytes) == (0, 2 * 3 * 2 * 2 * 4 * 8 * 2, 12)
+
+
 def counted_alike(op: Op) -> list[Workload]:
     """Check workloads of which torch counts what is useful: those without a mask, since it takes every pair."""
+    if op.name in NO_ARITHMETIC:
+        return list(op.check_workloads)
     unmasked = [replace(w, axes={**w.axes, "causal": 0}) if "causal" in w.axes else w for w in op.check_workloads]
     return [w for w in unmasked if "causal" in w.axes or (w.axes.get("q_len", 1) == 1 and not w.kv_lens)]
 
@@ -121,6 +141,9 @@ def test_declared_flops_are_what_torch_counts(op: Op) -> None:
         counted = counter.get_total_flops()
         if not counted:
             assert op not in OPS[:4], "torch counts matmuls and attention"
+            if op.name in NO_ARITHMETIC:
+                assert op.work(workload).flops == 0
+                continue
             pytest.skip(f"torch counts no FLOPs in {op.name}: it is neither a matmul nor attention")
         assert op.work(workload).flops == counted, workload.key
 
@@ -173,6 +196,12 @@ def test_roles_and_axes_name_what_is_there(op: Op) -> None:
         ("attention_decode", {"kv_len": 2, "q_len": 3}, "torch", "queries that see no key"),
         ("attention_decode", {"q_len": 3}, "torch_cudnn", "cuDNN backend has a bottom-right causal mask only as"),
         ("attention_decode", {}, "flash_attn", "float16 and bfloat16 only"),
+        ("attention_paged_decode", {"q_len": 17}, "torch", "for 1 to 16 new tokens; use attention_paged_prefill"),
+        ("attention_paged_decode", {"q_heads": 5}, "triton", "5 query heads do not divide among 2 KV heads"),
+        ("attention_paged_decode", {"head_dim": 257}, "triton", "heads are 257 wide"),
+        ("attention_paged_decode", {}, "flashinfer", "float16 and bfloat16 only"),
+        ("attention_paged_prefill", {"q_len": 71}, "torch", "queries that see no key (length 70, q_len=71)"),
+        ("attention_paged_prefill", {}, "flash_attn", "float16 and bfloat16 only"),
     ],
 )
 def test_what_a_provider_cannot_run_is_refused_with_the_reason(

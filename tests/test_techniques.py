@@ -1,123 +1,104 @@
-"""What attention techniques buy: golden values worked by hand, and the files of the page."""
+"""The workloads of each technique against bytes and shapes worked by hand."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
-import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
-from analysis.__main__ import app
-from analysis.techniques import (
-    Gain,
-    attainable_us,
-    cached_bytes,
-    gains,
-    intensity,
-    kv_bytes_per_token,
-    tokens_in,
-    total,
-    unused_of_pages,
-    unused_of_reservation,
-)
-from analysis.techniques_report import frame, write_techniques
+from bench.suites import fits_kv_limit, suite_workloads
+from bench.technique_suite import techniques
+from kernels import attention_decode, attention_paged_decode, kv_append
 from kernels.models import model_named
-from kernels.work import Work
+from kernels.spec import Workload
+from kernels.techniques import (
+    kv_append_workloads,
+    kv_head_workloads,
+    paged_decode_workloads,
+    paged_prefill_workloads,
+)
+
+SEVENTY = model_named("llama-3.1-70b")
 
 
-def gain(technique: str, after: str) -> Gain:
-    [found] = [g for g in gains() if g.technique == technique and after in g.after]
-    return found
+def test_every_technique_of_the_suite_is_told_with_its_models() -> None:
+    by_op = suite_workloads("techniques")
+    assert {op: {w.technique for w in workloads} for op, workloads in by_op.items()} == {
+        "kv_append": {"kv_cache"},
+        "attention_decode": {"kv_cache"},
+        "attention_paged_decode": {"paged"},
+        "attention_paged_prefill": {"paged"},
+    }
+    for workloads in by_op.values():
+        assert {source.split(":")[0] for w in workloads for source in w.source} == {"llama-3.1-8b", "llama-3.1-70b"}
+        assert all(fits_kv_limit(w) for w in workloads)
+    assert techniques() == techniques()
 
 
-def test_20_gb_of_kv_for_70b() -> None:
-    """80 layers x 2 x 8 heads x 128 x 2 bytes = 327,680 a token: 61 thousand tokens with GQA, 7.6 thousand as MHA."""
-    llama = model_named("llama-3.1-70b")
-    assert kv_bytes_per_token(llama) == 80 * 2 * 8 * 128 * 2 == 327_680
-    assert tokens_in(20e9, llama) == 61_035
-    assert tokens_in(20e9, llama, 64) == 7_629
+def test_kv_bytes_against_heads() -> None:
+    """64 query heads of 128 over 1,024 keys in bfloat16: 2 x 1,024 x 128 x 2 = 524,288 bytes a KV head, and Q and O
+    of 2 x 64 x 128 x 2 = 32,768."""
+    made = kv_head_workloads(SEVENTY, 1, (1,), (1024,), "bfloat16")
+    counted = {w.axes["kv_heads"]: attention_decode.OP.work(w) for w in made}
+    assert {heads: work.bytes for heads, work in counted.items()} == {
+        heads: heads * 524_288 + 32_768 for heads in (64, 8, 1)
+    }
+    assert len({work.flops for work in counted.values()}) == 1, "the arithmetic is the query heads'"
+    assert [w.source for w in made] == [
+        ("llama-3.1-70b: attention, tp 1, with 64 KV heads for 8",),
+        ("llama-3.1-70b: attention, tp 1",),
+        ("llama-3.1-70b: attention, tp 1, with 1 KV heads for 8",),
+    ]
+    eight = kv_head_workloads(model_named("llama-3.1-8b"), 1, (1,), (1024,), "bfloat16")
+    assert [w.axes["kv_heads"] for w in eight] == [32, 4, 1, 8]
 
 
-def test_latent_and_window() -> None:
-    """61 layers x 576 x 2; Gemma's 10 global layers keep all, its 52 others 1,024 keys, 2 x 16 x 128 x 2 bytes each."""
-    assert kv_bytes_per_token(model_named("deepseek-v3")) == 61 * 576 * 2
-    assert kv_bytes_per_token(model_named("deepseek-v3"), 128) == 61 * 128 * (192 + 128) * 2
-    gemma = model_named("gemma-3-27b")
-    assert cached_bytes(gemma, 32_768) == (10 * 32_768 + 52 * 1024) * 2 * 16 * 128 * 2
-    assert cached_bytes(gemma, 512) == 62 * 512 * 2 * 16 * 128 * 2
+def bytes_a_token(kv_heads: int) -> int:
+    """Of all layers' caches in float16, by what one more key costs a decode."""
+    sizes = {"batch": 1, "q_len": 1, "q_heads": SEVENTY.q_heads, "kv_heads": kv_heads, "head_dim": SEVENTY.head_dim}
+    one, two = (
+        attention_decode.OP.work(Workload(axes={**sizes, "kv_len": n}, dtype="float16", phase="decode")).bytes
+        for n in (1, 2)
+    )
+    return SEVENTY.layers * int(two - one)
 
 
-def test_bytes_before_and_after_by_hand() -> None:
-    """KV of 64 x 8,192 keys: 2 x 8 heads x 128 x 2 bytes = 4,096 B a key; Q and O: 64 x 64 x 128 x 2 x 2 bytes."""
-    q_and_o = 64 * 64 * 128 * 2 * 2
-    mha = gain("kv_cache", "(GQA)")
-    assert total(mha.works_after).bytes == 64 * 8192 * 4096 + q_and_o
-    assert total(mha.works_before).bytes == 8 * 64 * 8192 * 4096 + q_and_o
-    cascade = gain("prefix", "cascade")
-    assert total(cascade.works_after).bytes == (4096 + 64 * 4096) * 4096 + 2 * q_and_o
-    ragged = gain("continuous", "own lengths")
-    assert total(ragged.works_after).bytes == (8 * 8192 + 56 * 1024) * 4096 + q_and_o
-    window = gain("window", "1024")
-    assert total(window.works_after).bytes == 64 * 1024 * 2 * 16 * 128 * 2 + 64 * 32 * 128 * 2 * 2
-    assert total(window.works_after).flops == 2 * 64 * 32 * 1024 * 256
-    fp8 = gain("quantised_kv", "float8")
-    assert total(fp8.works_after).bytes == 64 * 8192 * 2048 + q_and_o
+def test_golden_tokens_of_20_gb() -> None:
+    """80 layers x 2 x 8 heads x 128 x 2 bytes = 327,680 a token: 61 thousand tokens; with 64 heads 7.6 thousand."""
+    assert bytes_a_token(8) == 327_680
+    assert (20 * 10**9 // bytes_a_token(8), 20 * 10**9 // bytes_a_token(64)) == (61_035, 7_629)
 
 
-def test_intensity_rises_with_the_draft_and_the_latent() -> None:
-    """A draft of 4 does 4 times the FLOPs over the same cache; absorbed MLA reads 1,152 bytes for 278,528 FLOPs."""
-    draft = gain("speculative", "verifies 4")
-    assert len(draft.works_before) == 4
-    assert intensity(draft.works_after) == pytest.approx(4 * intensity(draft.works_before), rel=0.01)
-    mla = gain("mla", "latent")
-    flops, latent = 64 * 8192 * 2 * 128 * (576 + 512), 64 * 8192 * 576 * 2
-    assert intensity(mla.works_after) == pytest.approx(flops / (latent + 64 * 128 * (576 + 512) * 2))
+def test_an_append_writes_what_one_more_key_costs() -> None:
+    [step, prompt] = kv_append_workloads(SEVENTY, 1, (1,), 8192, (2048,), "float16")
+    assert SEVENTY.layers * kv_append.OP.work(step).bytes == 2 * 327_680
+    assert kv_append.OP.work(prompt).bytes == 2048 * kv_append.OP.work(step).bytes
+    assert [w.phase for w in (step, prompt)] == ["decode", "prefill"]
 
 
-def test_chunks_do_the_same_work_and_read_the_prefix_again() -> None:
-    """16 chunks of 512 end at 512, 1,024, .. 8,192: they read 136 x 512 keys, the prompt at once 16 x 512."""
-    chunked = gain("chunked", "512")
-    assert total(chunked.works_after).flops == total(chunked.works_before).flops
-    more = total(chunked.works_after).bytes - total(chunked.works_before).bytes
-    assert more == (136 - 16) * 512 * 4096
+def test_every_tuned_page_size_is_there_for_decode_and_prefill() -> None:
+    by_op = suite_workloads("techniques")
+    for op in ("attention_paged_decode", "attention_paged_prefill"):
+        assert {w.axes["page_size"] for w in by_op[op]} == {16, 32, 64, 128, 256}
+    ragged = [w for w in by_op["attention_paged_decode"] if w.kv_lens]
+    assert len(ragged) == 4 and all(any(n % 16 for n in w.kv_lens) for w in ragged)
 
 
-def test_attainable_time_pays_a_launch_each() -> None:
-    """3.0 us and the larger of FLOPs at 794.5 TFLOP/s and bytes at 2.75 TB/s: 2,750,000 bytes take 1 us."""
-    small = Work(flops=0, bytes=2_750_000)
-    assert attainable_us((small,)) == pytest.approx(4.0)
-    assert attainable_us((small, small)) == pytest.approx(8.0)
-    assert attainable_us((Work(flops=794_500_000 * 5, bytes=1),)) == pytest.approx(8.0)
+def test_pages_cost_their_table_and_nothing_else() -> None:
+    """16 sequences of 1,000 keys in pages of 16: 63 entries of 4 bytes each, and a length; K and V as without pages."""
+    [paged] = paged_decode_workloads(SEVENTY, 1, (16,), (1000,), (16,), "bfloat16")
+    axes = {axis: size for axis, size in paged.axes.items() if axis != "page_size"}
+    without = attention_decode.OP.work(Workload(axes=axes, dtype="bfloat16", phase="decode"))
+    counted = attention_paged_decode.OP.work(paged)
+    assert (counted.flops, counted.bytes) == (without.flops, without.bytes)
+    assert (counted.overhead_bytes, without.overhead_bytes) == (16 * 63 * 4 + 16 * 4, 16 * 4)
 
 
-def test_unused_room() -> None:
-    """1,000 keys take 63 pages of 16, 1,008 slots; of 131,072 reserved ones 1,000 are used."""
-    assert unused_of_pages(1000) == pytest.approx(8 / 1008)
-    assert unused_of_pages(1024) == 0
-    assert unused_of_reservation(1000) == pytest.approx(1 - 1000 / 131_072)
+def test_a_prompt_in_pages_sees_itself_causally() -> None:
+    [prompt] = paged_prefill_workloads(SEVENTY, 1, (4096,), (64,), "bfloat16")
+    assert prompt.axes["q_len"] == prompt.axes["kv_len"] == 4096 and prompt.axes["page_size"] == 64
 
 
-def test_every_technique_of_attention_has_a_row() -> None:
-    wanted = {"kv_cache", "paged", "continuous", "chunked", "prefix", "speculative", "window", "quantised_kv", "mla"}
-    assert {g.technique for g in gains()} == wanted
-    rows = frame(gains())
-    more = rows[rows["flops_after"] > rows["flops_before"]]
-    assert more["technique"].tolist() == ["mla"]
-    assert more["flops_after"].item() / more["flops_before"].item() == pytest.approx((576 + 512) / (192 + 128))
-    assert rows.notna().all(axis=None)
-
-
-def test_the_command(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["techniques", "-o", str(tmp_path / "out")])
-    assert result.exit_code == 0, result.output
-    assert {p.name for p in (tmp_path / "out").iterdir()} == {"README.md", "techniques.csv", "techniques.png"}
-    assert len(pd.read_csv(tmp_path / "out" / "techniques.csv")) == len(gains())
-    text = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
-    assert "| llama-3.1-70b | 327,680 | 2,621,440 | 10.74 | 61,035 | 7,629 |" in text
-    document = json.loads(CliRunner().invoke(app, ["techniques", "--json"]).stdout)
-    assert len(document) == len(gains())
-    (tmp_path / "bad" / "README.md").mkdir(parents=True)
-    assert len(write_techniques(tmp_path / "bad")) == 1
-    assert CliRunner().invoke(app, ["techniques", "-o", str(tmp_path / "bad")]).exit_code == 4
+@pytest.mark.parametrize("name", ["deepseek-v3", "mistral-7b"])
+def test_models_without_full_attention_of_this_kind_have_none(name: str) -> None:
+    model = model_named(name)
+    assert kv_append_workloads(model, 1, (1,), 8, (8,), "bfloat16") == []
+    assert kv_head_workloads(model, 1, (1,), (8,), "bfloat16") == []

@@ -22,7 +22,9 @@ import torch
 from launches import only_programs
 
 from kernels import attention_decode_triton as decode
+from kernels import attention_paged_triton as paged
 from kernels import attention_prefill_triton as prefill
+from kernels import kv_append_triton as kv_append
 from kernels import matmul_decode_triton as matmul_decode
 from kernels import matmul_triton as matmul
 
@@ -199,6 +201,47 @@ def attention_of_far_widths() -> str:
     return attention_of_far("width")
 
 
+def one_far_page(strides: tuple[int, ...], width: int) -> str:
+    """Pages 0 and 100 of a pool, the second past 2^31, hold the same 16 keys: the values must come out alike."""
+    pools = [far((101, 16, 1, width), strides) for _ in range(2)]
+    for pool in pools:
+        pool[100] = torch.randn(16, 1, width, generator=torch.Generator().manual_seed(1)).half()
+    copies = [pool[100:].clone() for pool in pools]
+    q, lens = torch.randn(1, 2, 3, width, generator=torch.Generator().manual_seed(2)).half(), torch.tensor([13]).int()
+    for config in (decode.Config(block_n=16, block_m=16), decode.Config(block_n=32, block_m=16)):
+        with only_programs(0):
+            got, wanted = (
+                paged.attention_paged(q, k, v, torch.tensor([[page]], dtype=torch.int32), lens, config=config)
+                for (k, v), page in ((pools, 100), (copies, 0))
+            )
+        if (told := equal(alone(got), alone(wanted))) != "right":
+            return f"{config}: {told}"
+    return "right"
+
+
+def k07_a_page_past_2_to_the_31() -> str:
+    return one_far_page((ROW, 64, 64, 1), 64)
+
+
+def k08_a_page_past_2_to_the_31_of_an_interleaved_pool() -> str:
+    """[pages, page, Hkv, 2 x D] with keys and values as views, and slots that are as far apart as pages are."""
+    return next(
+        (t for s in ((ROW, 128, 128, 1), (64, 10 * ROW, 64, 1)) if (t := one_far_page(s, 64)) != "right"), "right"
+    )
+
+
+def append_to_rows_far_apart() -> str:
+    """Row 100 of a cache lies past 2^31, as do the values of its second half."""
+    new = torch.arange(64).half().view(1, 1, 2, 2, 16)
+    for strides in ((0, ROW, 32, 16, 1), (0, 64, 100 * ROW, 16, 1), (0, 64, 32, 100 * ROW, 1)):
+        cache = far((1, 101, 2, 2, 16), strides)
+        with only_programs(0):
+            kv_append.kv_append(new, cache, torch.tensor([100], dtype=torch.int32))
+        if (told := equal(cache[:, 100:], new)) != "right":
+            return f"strides {strides}: {told}"
+    return "right"
+
+
 def planted(path: str) -> Callable[[], str]:
     """The check of matmul's rows with another module in its place."""
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)
@@ -223,6 +266,9 @@ CHECKS: dict[str, Callable[[], str]] = {
         attention_of_far_keys,
         attention_of_far_heads,
         attention_of_far_widths,
+        append_to_rows_far_apart,
+        k07_a_page_past_2_to_the_31,
+        k08_a_page_past_2_to_the_31_of_an_interleaved_pool,
     )
 }
 

@@ -13,7 +13,14 @@ from launches import variant
 from races import detect_races
 from test_attention import draw, numbered
 
-from kernels import attention_decode_triton, attention_prefill_triton, matmul_decode_triton, matmul_triton, softmax
+from kernels import (
+    attention_decode_triton,
+    attention_prefill_triton,
+    matmul_decode_triton,
+    matmul_triton,
+    packed_rows,
+    softmax,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:(invalid value|overflow) encountered")
 ONES = torch.ones(5, 31).half()
@@ -97,9 +104,9 @@ def test_guard_bands_show_a_store_past_the_rows(tmp_path: Path) -> None:
 
 
 def test_the_race_detector_finds_attention_splits_that_share_a_slot(tmp_path: Path) -> None:
-    shared = variant(
-        tmp_path, attention_decode_triton, ("(flat * splits + split)[:, None] * DV", "(flat * splits)[:, None] * DV")
-    )
+    slots = variant(tmp_path, packed_rows, ("(flat * splits + split)[:, None] * DV", "(flat * splits)[:, None] * DV"))
+    imported = ("from kernels.packed_rows import", f"from {slots.__name__} import")
+    shared = variant(tmp_path, attention_decode_triton, imported)
     with detect_races() as races:
         decodes(shared, 70, splits=2)
     assert {(race.kernel, race.kind, race.count) for race in races} == {

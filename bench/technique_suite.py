@@ -1,0 +1,57 @@
+"""Suite `techniques`: every attention technique of LLM serving at the sizes that tell what it buys.
+
+Leaves what a technique means for a model to `kernels.techniques`, and the other suites to `bench.suites`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kernels.models import Model, model_named
+from kernels.spec import Workload
+from kernels.techniques import (
+    kv_append_workloads,
+    kv_head_workloads,
+    paged_decode_workloads,
+    paged_prefill_workloads,
+)
+
+MODELS = ("llama-3.1-8b", "llama-3.1-70b")
+DTYPE = "bfloat16"
+STEP_BATCHES, PROMPTS, CACHED = (1, 16, 64, 256), (512, 2048, 8192), 8192
+"""Of appends: sequences of a decode step, each with so many keys cached, and prompts' tokens."""
+DECODE_BATCHES, DECODE_LENGTHS = (1, 16, 64), (1024, 8192)
+PAGE_SIZES, USUAL_PAGE = (16, 32, 64, 128, 256), 16
+PAGED_BATCHES, PAGED_PROMPTS = (16,), (1024, 8192)
+"""Of every page size; the batches and lengths of decode without pages come with the usual one alone."""
+RAGGED = {
+    "lengths spread evenly": tuple(1000 * (i + 1) for i in range(16)),
+    "one long, the others short": (65000, *(1000,) * 31),
+}
+
+
+def techniques() -> list[dict[str, list[Workload]]]:
+    """Op name -> workloads, in parts; a key may come twice."""
+    return [_of_model(model_named(name)) for name in MODELS]
+
+
+def _of_model(model: Model) -> dict[str, list[Workload]]:
+    return {
+        "kv_append": kv_append_workloads(model, 1, STEP_BATCHES, CACHED, PROMPTS, DTYPE),
+        "attention_decode": kv_head_workloads(model, 1, DECODE_BATCHES, DECODE_LENGTHS, DTYPE),
+        "attention_paged_decode": [
+            *paged_decode_workloads(model, 1, DECODE_BATCHES, DECODE_LENGTHS, (USUAL_PAGE,), DTYPE),
+            *paged_decode_workloads(model, 1, PAGED_BATCHES, DECODE_LENGTHS, PAGE_SIZES, DTYPE),
+            *_ragged(model),
+        ],
+        "attention_paged_prefill": paged_prefill_workloads(model, 1, PAGED_PROMPTS, PAGE_SIZES, DTYPE),
+    }
+
+
+def _ragged(model: Model) -> list[Workload]:
+    """Batches of lengths that are no whole pages, with the usual page size."""
+    return [
+        replace(workload, kv_lens=lens, source=tuple(f"{line}, {what}" for line in workload.source))
+        for what, lens in RAGGED.items()
+        for workload in paged_decode_workloads(model, 1, (len(lens),), (max(lens),), (USUAL_PAGE,), DTYPE)
+    ]
