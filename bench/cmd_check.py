@@ -27,6 +27,7 @@ from bench.op_file import load_ops
 from bench.progress import progress
 from bench.record import Status
 from bench.selection import chosen_cases, chosen_ops, exit_codes, stderr
+from bench.suites import suite_workloads
 
 START_UNTIL_S = 150
 """Seconds after which an interpreted check starts no further case: the whole ends within `interpret.LIMIT_S`."""
@@ -57,7 +58,8 @@ def check(
     """
     with exit_codes():
         if interpreted:
-            _interpret(ops, op_file or (), match, seed, as_json, sizes=(suite, sets, dtype, model, provider, device))
+            named = _of_suite(ops, suite)
+            _interpret(named, op_file or (), match, seed, as_json, sizes=(sets, dtype, model, provider, device))
         cases = chosen_cases(
             ops,
             suite=suite,
@@ -77,6 +79,17 @@ def check(
             _check_all(cases, session.device, checker, as_json=as_json)
 
 
+def _of_suite(names: Sequence[str] | None, suite: str | None) -> Sequence[str] | None:
+    """Of the ops named, or of all, those that the suite has cases of; as they are without a suite."""
+    if suite is None:
+        return names
+    there = suite_workloads(suite)
+    chosen = [name for name in names or there if name in there]
+    if not chosen:
+        raise ValueError(f"suite {suite} has no case of {', '.join(names or ())}")
+    return chosen
+
+
 def _interpret(
     ops: Sequence[str] | None,
     op_files: Sequence[Path],
@@ -88,7 +101,10 @@ def _interpret(
 ) -> None:
     """Checks the ops' own small cases in a process with the interpreter on, and exits as that does."""
     if any(sizes):
-        raise ValueError("--interpret checks the ops' own small cases: it takes ops, --op-file, --match and --seed")
+        raise ValueError(
+            "--interpret checks the ops' own small cases: it takes ops, --suite for those it has, --op-file, "
+            "--match and --seed"
+        )
     chosen = chosen_ops(ops, load_ops(op_files))
     cases = interpret.interpreted_cases(chosen)
     if not cases:

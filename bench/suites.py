@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.case import Case, merged
+from bench.technique_suite import techniques
 from kernels.models import (
     MODELS,
     Model,
@@ -68,8 +69,9 @@ def suite_workloads(name: str) -> ByOp:
     * quick: Llama-3.1-8B shapes, two to four minutes on two CPU cores.
     * standard: Llama-3.1-8B and 70B on one GPU, bfloat16. A decode whose keys and values pass `KV_LIMIT_BYTES`
       (64 GB) is left out: see `fits_kv_limit`.
-    * full: standard, every model at TP 1, 2, 4 and 8 where it divides (fewer sizes each), and variants of dtype,
-      heads, mask and lengths that no listed model has.
+    * techniques: every attention technique of LLM serving, at shapes of Llama-3.1-8B and 70B.
+    * full: standard, techniques, every model at TP 1, 2, 4 and 8 where it divides (fewer sizes each), and variants of
+      dtype, heads, mask and lengths that no listed model has.
 
     Raises:
         ValueError: an unknown suite; the message names the known ones.
@@ -208,7 +210,7 @@ def _full() -> list[ByOp]:
         {"attention_prefill": _prefill_variants()},
         {"attention_decode": [w for w in _decode_variants() if fits_kv_limit(w)]},
     ]
-    return [*_standard(), *every_model, *variants]
+    return [*_standard(), *techniques(), *every_model, *variants]
 
 
 def _square_matmuls() -> list[Workload]:
@@ -282,6 +284,7 @@ _BUILDERS: dict[str, Callable[[], list[ByOp]]] = {
     "smoke": _smoke,
     "quick": _quick,
     "standard": _standard,
+    "techniques": techniques,
     "full": _full,
 }
 SUITES: tuple[str, ...] = tuple(_BUILDERS)

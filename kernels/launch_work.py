@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kernels.work import Work, attention_work, matmul_work, storage_bytes, unmasked_pairs
+from kernels.work import Work, attention_work, kv_append_work, matmul_work, storage_bytes, unmasked_pairs
 
 Arguments = Mapping[str, Any]
 """A kernel's arguments by name, descriptors and compile-time ones included."""
@@ -85,6 +85,15 @@ def attention_decode_launch(grid: Any, kernel: Any, args: Arguments) -> Declared
         partials = storage_bytes(rows * splits * (args["DV"] + 1), PARTIAL)
         work = Work(flops=work.flops, bytes=work.bytes - storage_bytes(rows * args["DV"], dtype) + partials)
     return _declared(kernel, f"batch={batch},kv_len<={kv_len},heads={q_heads},splits={splits}", work, args["q"])
+
+
+def kv_append_launch(grid: Any, kernel: Any, args: Arguments) -> Declared:
+    """Of the kernel of op kv_append."""
+    batch, tokens, _, kv_heads, head_dim = args["kv_new"].shape
+    work = kv_append_work(
+        batch=batch, tokens=tokens, kv_heads=kv_heads, head_dim=head_dim, dtype=_dtype(args["kv_new"])
+    )
+    return _declared(kernel, f"batch={batch},tokens={tokens},kv_heads={kv_heads}", work, args["kv_new"])
 
 
 def merge_launch(grid: Any, kernel: Any, args: Arguments) -> Declared:

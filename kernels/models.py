@@ -259,7 +259,7 @@ def attention_prefill_workloads(model: Model, tp: int, lengths: Sequence[int], d
             phase="prefill",
             source=source,
         )
-        for heads, source in _full_attention(model, tp)
+        for heads, source in full_attention(model, tp)
         for length in lengths
     ]
 
@@ -276,13 +276,13 @@ def attention_decode_workloads(
             technique="kv_cache",
             source=source,
         )
-        for heads, source in _full_attention(model, tp)
+        for heads, source in full_attention(model, tp)
         for batch in batches
         for kv_len in kv_lens
     ]
 
 
-def _full_attention(model: Model, tp: int) -> list[tuple[dict[str, int], tuple[str, ...]]]:
+def full_attention(model: Model, tp: int) -> list[tuple[dict[str, int], tuple[str, ...]]]:
     """Head axes and source of the full-attention layers: one entry, or none.
 
     Windowed and MLA layers come with the techniques that serve them: the kernels do not exist yet.

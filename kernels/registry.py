@@ -13,6 +13,7 @@ MODULES = (
     "matmul_decode",
     "attention_prefill",
     "attention_decode",
+    "kv_append",
 )
 """Files of this package with an `OP`: a new op is one line here."""
 

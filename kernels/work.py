@@ -36,6 +36,9 @@ ELEMENT_BITS = {
 DECODE_ROWS = 64
 """Up to this many rows a matmul is called decode: the widest batch whose weights are still read for few tokens."""
 
+DECODE_TOKENS = 16
+"""Up to this many new tokens a sequence are a decode step: one, or a draft's to be verified."""
+
 Size = Any
 """An int, or a column of ints."""
 
@@ -133,6 +136,18 @@ def attention_work(
     q_and_o = storage_bytes(batch * q_len * q_heads * (head_dim + v_head_dim), dtype)
     kv = storage_bytes(kv_tokens * kv_heads * (head_dim + v_head_dim), kv_dtype or dtype)
     return Work(flops=flops, bytes=q_and_o + kv + (4 * batch * q_len * q_heads if lse else 0))
+
+
+def paged(work: Work, *, batch: Size, pages: Size) -> Work:
+    """The same work over a paged cache: `pages` block table entries and a length for each of `batch` sequences, of 4
+    bytes each, are moved beside it."""
+    return Work(flops=work.flops, bytes=work.bytes, overhead_bytes=4 * (pages + batch))
+
+
+def kv_append_work(*, batch: Size, tokens: Size, kv_heads: Size, head_dim: Size, dtype: str) -> Work:
+    """The keys and values of `tokens` new tokens a sequence, read once and written once; no FLOPs."""
+    moved = 2 * storage_bytes(2 * batch * tokens * kv_heads * head_dim, dtype)
+    return Work(flops=0 * tokens, bytes=moved, overhead_bytes=4 * batch)
 
 
 MLA_LATENT = 512

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from bench.__main__ import app
 from bench.isolated_check import Checker, check_one
 from bench.record import Status
 from bench.run import Session
+from bench.suites import suite_workloads
 from kernels import matmul
 from kernels.spec import Op, UnsupportedError
 
@@ -146,7 +148,7 @@ def test_without_a_gpu_it_exits_with_3() -> None:
     assert bench("matmul", "--device", "cuda").exit_code == 3
 
 
-@pytest.mark.parametrize("option", [("--suite", "smoke"), ("--set", "M=1"), ("--device", "cpu"), ("--dtype", "fp16")])
+@pytest.mark.parametrize("option", [("--set", "M=1"), ("--device", "cpu"), ("--dtype", "fp16")])
 def test_interpret_takes_no_sizes(option: tuple[str, str]) -> None:
     result = bench("--interpret", *option)
     assert result.exit_code == 2 and "the ops' own small cases" in result.stderr
@@ -169,6 +171,24 @@ def test_interpret_runs_itself_anew_and_says_so(monkeypatch: pytest.MonkeyPatch)
     [(arguments, env)] = seen
     assert arguments == ["check", "toy_matmul", "--interpret", "--match", "M=5", "--seed", "3", "--json"]
     assert env["TRITON_INTERPRET"] == "1"
+
+
+def test_interpret_with_a_suite_checks_the_ops_that_the_suite_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    def rerun(arguments: Sequence[str]) -> int:
+        asked.append(list(arguments))
+        return 0
+
+    monkeypatch.delenv(interpret.VARIABLE, raising=False)
+    monkeypatch.setattr(interpret, "rerun", rerun)
+    assert bench("--suite", "techniques", "--interpret").exit_code == 0
+    assert bench("kv_append", "matmul", "--suite", "techniques", "--interpret").exit_code == 0
+    ops = [list(takewhile(lambda part: not part.startswith("-"), arguments[1:])) for arguments in asked]
+    assert set(ops[0]) == set(suite_workloads("techniques")) and "matmul" not in ops[0]
+    assert ops[1] == ["kv_append"]
+    refused = bench("matmul", "--suite", "techniques", "--interpret")
+    assert refused.exit_code == 2 and "suite techniques has no case of matmul" in refused.stderr
 
 
 def test_interpret_that_does_not_end_exits_with_4(monkeypatch: pytest.MonkeyPatch) -> None:

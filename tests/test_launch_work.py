@@ -55,6 +55,7 @@ ONE_LAUNCH = (
     asked("attention_prefill", q_len=512, q_heads=4, kv_heads=2),
     asked("attention_prefill", q_len=100, kv_len=300, causal=0, head_dim=80),
     asked("attention_decode", batch=64, kv_len=512, q_len=2),
+    asked("kv_append", batch=3, q_len=5, kv_len=512),
 )
 """Descriptors of host and kernel, pointers, CUDA cores, and as many programs as need no split."""
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from bench.check import check_case
-from kernels import attention_decode, attention_prefill, matmul, matmul_decode
+from kernels import attention_decode, attention_prefill, kv_append, matmul, matmul_decode
 from kernels.matmul import spread
 from kernels.registry import OPS, ROOF_OPS
 from kernels.spec import Op, Workload, everything
@@ -34,6 +34,11 @@ LARGER_THAN_THE_SAMPLE = (
         attention_prefill.OP,
         {"batch": 1, "q_len": 90, "kv_len": 70, "q_heads": 3, "kv_heads": 3, "head_dim": 16, "causal": 1, "window": 9},
         (),
+    ),
+    (
+        kv_append.OP,
+        {"batch": 9, "q_len": 2, "kv_len": 12, "kv_heads": 5, "head_dim": 16},
+        (12, 2, 9, 7, 5, 12, 11, 4, 12),
     ),
     (
         attention_decode.OP,
@@ -111,7 +116,8 @@ def test_sampled_check_passes_what_is_right_and_catches_one_wrong_value(op: Op, 
         if runs_here(op, provider, workload):
             assert check_case(op, op.providers[provider], inputs).problem == ""
     assert "max error" in check_case(op, wrong_at(op, -1), inputs).problem
-    first_of_last_sequence = -math.prod(tuple_of(op.eager(**inputs))[0].shape[1:]) if "q" in inputs else 0
+    by_sequence = "q" in inputs or "kv_new" in inputs
+    first_of_last_sequence = -math.prod(tuple_of(op.eager(**inputs))[0].shape[1:]) if by_sequence else 0
     assert "max error" in check_case(op, wrong_at(op, first_of_last_sequence), inputs).problem
 
 

@@ -17,13 +17,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from bench.case import Case
 from bench.check import check_case
 from bench.suites import suite_workloads
-from kernels import attention_decode, attention_prefill, matmul, matmul_decode
+from kernels import attention_decode, attention_prefill, kv_append, matmul, matmul_decode
 from kernels.registry import OPS, ROOF_OPS, op_named
 from kernels.spec import Inputs, Op, UnsupportedError, Workload
 
 EVERY_OP = (*OPS, *ROOF_OPS)
-TABLES = ("kv_lens",)
+TABLES = ("kv_lens", "positions")
 """Inputs that tell where data lies: moved, but counted as overhead."""
+NO_ARITHMETIC = ("kv_append",)
 OUTPUT_BUFFERS = ("y",)
 """Inputs that are written instead of read."""
 
@@ -57,6 +58,8 @@ def compulsory_bytes(op: Op, workload: Workload) -> int:
     inputs = op.make_inputs(workload, "meta", 0)
     tensors = [name for name, value in inputs.items() if isinstance(value, torch.Tensor)]
     total: int = tensor_bytes(inputs, (n for n in tensors if n not in (*TABLES, *OUTPUT_BUFFERS, "k", "v")))
+    if "kv_cache" in inputs:
+        return total - tensor_bytes(inputs, ["kv_cache"]) + tensor_bytes(inputs, ["kv_new"])
     if "k" not in inputs:
         full_precision = {"allow_tf32": False} if "allow_tf32" in inputs else {}
         out = tuple_of(op.eager(**inputs | full_precision))[0]
@@ -105,8 +108,17 @@ def test_an_empty_launch_declares_no_work() -> None:
     assert (counted.flops, counted.bytes, counted.overhead_bytes) == (0, 0, 0)
 
 
+def test_an_append_counts_the_new_rows_twice_and_nothing_of_the_cache() -> None:
+    """3 sequences x 2 tokens x 2 (K and V) x 4 heads x 8 values of 2 bytes, in and out; 3 positions of 4 bytes."""
+    axes = {"batch": 3, "q_len": 2, "kv_len": 1000, "kv_heads": 4, "head_dim": 8}
+    counted = kv_append.OP.work(Workload(axes=axes, dtype="bfloat16", phase="decode", kv_lens=(1000, 2, 7)))
+    assert (counted.flops, counted.bytes, counted.overhead_bytes) == (0, 2 * 3 * 2 * 2 * 4 * 8 * 2, 12)
+
+
 def counted_alike(op: Op) -> list[Workload]:
     """Check workloads of which torch counts what is useful: those without a mask, since it takes every pair."""
+    if op.name in NO_ARITHMETIC:
+        return list(op.check_workloads)
     unmasked = [replace(w, axes={**w.axes, "causal": 0}) if "causal" in w.axes else w for w in op.check_workloads]
     return [w for w in unmasked if "causal" in w.axes or (w.axes.get("q_len", 1) == 1 and not w.kv_lens)]
 
@@ -121,6 +133,9 @@ def test_declared_flops_are_what_torch_counts(op: Op) -> None:
         counted = counter.get_total_flops()
         if not counted:
             assert op not in OPS[:4], "torch counts matmuls and attention"
+            if op.name in NO_ARITHMETIC:
+                assert op.work(workload).flops == 0
+                continue
             pytest.skip(f"torch counts no FLOPs in {op.name}: it is neither a matmul nor attention")
         assert op.work(workload).flops == counted, workload.key
 

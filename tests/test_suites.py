@@ -26,6 +26,11 @@ AXES_BY_OP = {
     "attention_prefill": {"batch", "q_len", "kv_len", "q_heads", "kv_heads", "head_dim", "causal"},
     "attention_decode": {"batch", "q_len", "kv_len", "q_heads", "kv_heads", "head_dim"},
 }
+BASIC = set(AXES_BY_OP)
+NOT_TECHNIQUES = {"matmul", "matmul_decode", "attention_prefill"}
+AXES_BY_OP |= {
+    "kv_append": {"batch", "q_len", "kv_len", "kv_heads", "head_dim"},
+}
 ALL = [(suite, op_name, w) for suite in SUITES for op_name, ws in suite_workloads(suite).items() for w in ws]
 
 
@@ -58,14 +63,15 @@ OPS = [fake_op(name) for name in AXES_BY_OP]
 
 
 def test_the_suites() -> None:
-    assert SUITES == ("smoke", "quick", "standard", "full")
+    assert SUITES == ("smoke", "quick", "standard", "techniques", "full")
     for suite in SUITES:
-        assert set(suite_workloads(suite)) == set(AXES_BY_OP)
+        ops = {"full": set(AXES_BY_OP), "techniques": set(AXES_BY_OP) - NOT_TECHNIQUES}.get(suite, BASIC)
+        assert set(suite_workloads(suite)) == ops
         assert all(suite_workloads(suite).values())
 
 
 def test_an_unknown_suite_names_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="unknown suite 'fast'; known: smoke, quick, standard, full"):
+    with pytest.raises(ValueError, match="unknown suite 'fast'; known: smoke, quick, standard, techniques, full"):
         suite_workloads("fast")
     with pytest.raises(ValueError, match="unknown suite"):
         suite_cases("fast", OPS)
@@ -81,7 +87,8 @@ def test_prefill_and_decode_matmuls_are_told_apart_by_rows() -> None:
     for _, op_name, workload in ALL:
         if "M" in workload.axes:
             assert (op_name == "matmul_decode") == (workload.axes["M"] <= DECODE_ROWS)
-        assert workload.phase == ("decode" if "decode" in op_name else "prefill")
+        if op_name != "kv_append":
+            assert workload.phase == ("decode" if "decode" in op_name else "prefill")
 
 
 @pytest.mark.parametrize("suite", SUITES)

@@ -23,6 +23,7 @@ from launches import only_programs
 
 from kernels import attention_decode_triton as decode
 from kernels import attention_prefill_triton as prefill
+from kernels import kv_append_triton as kv_append
 from kernels import matmul_decode_triton as matmul_decode
 from kernels import matmul_triton as matmul
 
@@ -199,6 +200,18 @@ def attention_of_far_widths() -> str:
     return attention_of_far("width")
 
 
+def append_to_rows_far_apart() -> str:
+    """Row 100 of a cache lies past 2^31, as do the values of its second half."""
+    new = torch.arange(64).half().view(1, 1, 2, 2, 16)
+    for strides in ((0, ROW, 32, 16, 1), (0, 64, 100 * ROW, 16, 1), (0, 64, 32, 100 * ROW, 1)):
+        cache = far((1, 101, 2, 2, 16), strides)
+        with only_programs(0):
+            kv_append.kv_append(new, cache, torch.tensor([100], dtype=torch.int32))
+        if (told := equal(cache[:, 100:], new)) != "right":
+            return f"strides {strides}: {told}"
+    return "right"
+
+
 def planted(path: str) -> Callable[[], str]:
     """The check of matmul's rows with another module in its place."""
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)
@@ -223,6 +236,7 @@ CHECKS: dict[str, Callable[[], str]] = {
         attention_of_far_keys,
         attention_of_far_heads,
         attention_of_far_widths,
+        append_to_rows_far_apart,
     )
 }
 

@@ -1,0 +1,74 @@
+"""The workloads of each technique against bytes and shapes worked by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.suites import fits_kv_limit, suite_workloads
+from bench.technique_suite import techniques
+from kernels import attention_decode, kv_append
+from kernels.models import model_named
+from kernels.spec import Workload
+from kernels.techniques import kv_append_workloads, kv_head_workloads
+
+SEVENTY = model_named("llama-3.1-70b")
+
+
+def test_every_technique_of_the_suite_is_told_with_its_models() -> None:
+    by_op = suite_workloads("techniques")
+    assert {op: {w.technique for w in workloads} for op, workloads in by_op.items()} == {
+        "kv_append": {"kv_cache"},
+        "attention_decode": {"kv_cache"},
+    }
+    for workloads in by_op.values():
+        assert {source.split(":")[0] for w in workloads for source in w.source} == {"llama-3.1-8b", "llama-3.1-70b"}
+        assert all(fits_kv_limit(w) for w in workloads)
+    assert techniques() == techniques()
+
+
+def test_kv_bytes_against_heads() -> None:
+    """64 query heads of 128 over 1,024 keys in bfloat16: 2 x 1,024 x 128 x 2 = 524,288 bytes a KV head, and Q and O
+    of 2 x 64 x 128 x 2 = 32,768."""
+    made = kv_head_workloads(SEVENTY, 1, (1,), (1024,), "bfloat16")
+    counted = {w.axes["kv_heads"]: attention_decode.OP.work(w) for w in made}
+    assert {heads: work.bytes for heads, work in counted.items()} == {
+        heads: heads * 524_288 + 32_768 for heads in (64, 8, 1)
+    }
+    assert len({work.flops for work in counted.values()}) == 1, "the arithmetic is the query heads'"
+    assert [w.source for w in made] == [
+        ("llama-3.1-70b: attention, tp 1, with 64 KV heads for 8",),
+        ("llama-3.1-70b: attention, tp 1",),
+        ("llama-3.1-70b: attention, tp 1, with 1 KV heads for 8",),
+    ]
+    eight = kv_head_workloads(model_named("llama-3.1-8b"), 1, (1,), (1024,), "bfloat16")
+    assert [w.axes["kv_heads"] for w in eight] == [32, 4, 1, 8]
+
+
+def bytes_a_token(kv_heads: int) -> int:
+    """Of all layers' caches in float16, by what one more key costs a decode."""
+    sizes = {"batch": 1, "q_len": 1, "q_heads": SEVENTY.q_heads, "kv_heads": kv_heads, "head_dim": SEVENTY.head_dim}
+    one, two = (
+        attention_decode.OP.work(Workload(axes={**sizes, "kv_len": n}, dtype="float16", phase="decode")).bytes
+        for n in (1, 2)
+    )
+    return SEVENTY.layers * int(two - one)
+
+
+def test_golden_tokens_of_20_gb() -> None:
+    """80 layers x 2 x 8 heads x 128 x 2 bytes = 327,680 a token: 61 thousand tokens; with 64 heads 7.6 thousand."""
+    assert bytes_a_token(8) == 327_680
+    assert (20 * 10**9 // bytes_a_token(8), 20 * 10**9 // bytes_a_token(64)) == (61_035, 7_629)
+
+
+def test_an_append_writes_what_one_more_key_costs() -> None:
+    [step, prompt] = kv_append_workloads(SEVENTY, 1, (1,), 8192, (2048,), "float16")
+    assert SEVENTY.layers * kv_append.OP.work(step).bytes == 2 * 327_680
+    assert kv_append.OP.work(prompt).bytes == 2048 * kv_append.OP.work(step).bytes
+    assert [w.phase for w in (step, prompt)] == ["decode", "prefill"]
+
+
+@pytest.mark.parametrize("name", ["deepseek-v3", "mistral-7b"])
+def test_models_without_full_attention_of_this_kind_have_none(name: str) -> None:
+    model = model_named(name)
+    assert kv_append_workloads(model, 1, (1,), 8, (8,), "bfloat16") == []
+    assert kv_head_workloads(model, 1, (1,), (8,), "bfloat16") == []
