@@ -5,6 +5,7 @@ Leaves what a technique means for a model to `kernels.techniques`, and the other
 
 from __future__ import annotations
 
+from kernels.cache_reuse import chunked_workloads, drafted_workloads, shared_prefix_workloads
 from kernels.models import Model, model_named
 from kernels.spec import Workload
 from kernels.techniques import kv_append_workloads, kv_head_workloads
@@ -15,10 +16,16 @@ STEP_BATCHES, PROMPTS, CACHED = (1, 16, 64, 256), (512, 2048, 8192), 8192
 """Of appends: sequences of a decode step, each with so many keys cached, and prompts' tokens."""
 DECODE_BATCHES, DECODE_LENGTHS = (1, 16, 64), (1024, 8192)
 
+REUSING = "llama-3.1-70b"
+"""Whose chunks, shared prefixes and drafts are measured."""
+CHUNKS, CHUNKED_TP, CACHED_BEFORE = (512, 2048), 8, (0, 2048, 8192, 32768)
+SYSTEM_PROMPTS, SHARED_BY, AFTER_PROMPT = (1024, 4096, 8192), (8, 16, 64), 512
+DRAFTS, DRAFT_BATCHES = (2, 4, 8, 16), (1, 16)
+
 
 def techniques() -> list[dict[str, list[Workload]]]:
     """Op name -> workloads, in parts; a key may come twice."""
-    return [_of_model(model_named(name)) for name in MODELS]
+    return [*(_of_model(model_named(name)) for name in MODELS), *_reuse(model_named(REUSING))]
 
 
 def _of_model(model: Model) -> dict[str, list[Workload]]:
@@ -26,3 +33,11 @@ def _of_model(model: Model) -> dict[str, list[Workload]]:
         "kv_append": kv_append_workloads(model, 1, STEP_BATCHES, CACHED, PROMPTS, DTYPE),
         "attention_decode": kv_head_workloads(model, 1, DECODE_BATCHES, DECODE_LENGTHS, DTYPE),
     }
+
+
+def _reuse(model: Model) -> list[dict[str, list[Workload]]]:
+    return [
+        {"attention_prefill": chunked_workloads(model, CHUNKED_TP, CHUNKS, CACHED_BEFORE, DTYPE)},
+        shared_prefix_workloads(model, 1, SHARED_BY, SYSTEM_PROMPTS, AFTER_PROMPT, DTYPE),
+        {"attention_decode": drafted_workloads(model, 1, DRAFT_BATCHES, DRAFTS, CACHED, DTYPE)},
+    ]

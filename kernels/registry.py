@@ -14,6 +14,7 @@ MODULES = (
     "attention_prefill",
     "attention_decode",
     "kv_append",
+    "attention_prefix_decode",
 )
 """Files of this package with an `OP`: a new op is one line here."""
 

@@ -18,7 +18,7 @@ SHARED_BY = 8
 def kv_append_workloads(
     model: Model, tp: int, batches: Sequence[int], kv_len: int, prompts: Sequence[int], dtype: str
 ) -> list[Workload]:
-    """One new token a sequence, the last of a cache of `kv_len` keys; and one prompt of each length, alone in its cache."""
+    """One new token a sequence, last of a cache of `kv_len` keys; and one prompt of each length, alone in its cache."""
     sizes = [{"batch": batch, "q_len": 1, "kv_len": kv_len} for batch in batches]
     sizes += [{"batch": 1, "q_len": length, "kv_len": length} for length in prompts]
     return [

@@ -18,10 +18,13 @@ def test_every_technique_of_the_suite_is_told_with_its_models() -> None:
     by_op = suite_workloads("techniques")
     assert {op: {w.technique for w in workloads} for op, workloads in by_op.items()} == {
         "kv_append": {"kv_cache"},
-        "attention_decode": {"kv_cache"},
+        "attention_decode": {"kv_cache", "speculative"},
+        "attention_prefill": {"chunked"},
+        "attention_prefix_decode": {"prefix"},
     }
-    for workloads in by_op.values():
-        assert {source.split(":")[0] for w in workloads for source in w.source} == {"llama-3.1-8b", "llama-3.1-70b"}
+    for op, workloads in by_op.items():
+        models = {source.split(":")[0] for w in workloads for source in w.source}
+        assert models == {"llama-3.1-70b"} | ({"llama-3.1-8b"} if op in ("kv_append", "attention_decode") else set())
         assert all(fits_kv_limit(w) for w in workloads)
     assert techniques() == techniques()
 

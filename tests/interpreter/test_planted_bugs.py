@@ -13,7 +13,14 @@ from launches import variant
 from races import detect_races
 from test_attention import draw, numbered
 
-from kernels import attention_decode_triton, attention_prefill_triton, matmul_decode_triton, matmul_triton, softmax
+from kernels import (
+    attention_decode_triton,
+    attention_merge_triton,
+    attention_prefill_triton,
+    matmul_decode_triton,
+    matmul_triton,
+    softmax,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:(invalid value|overflow) encountered")
 ONES = torch.ones(5, 31).half()
@@ -98,7 +105,7 @@ def test_guard_bands_show_a_store_past_the_rows(tmp_path: Path) -> None:
 
 def test_the_race_detector_finds_attention_splits_that_share_a_slot(tmp_path: Path) -> None:
     shared = variant(
-        tmp_path, attention_decode_triton, ("(flat * splits + split)[:, None] * DV", "(flat * splits)[:, None] * DV")
+        tmp_path, attention_decode_triton, ("(flat * slots + split)[:, None] * DV", "(flat * slots)[:, None] * DV")
     )
     with detect_races() as races:
         decodes(shared, 70, splits=2)
@@ -130,7 +137,9 @@ def test_the_race_detector_finds_matmul_splits_that_share_a_slot(
 
 
 def test_poison_shows_a_merge_that_reads_what_an_empty_split_never_wrote(tmp_path: Path) -> None:
-    trusting = variant(tmp_path, attention_decode_triton, ('tl.where(part_lse > float("-inf"), value, 0.0)', "value"))
+    merge = variant(tmp_path, attention_merge_triton, ('tl.where(part_lse > float("-inf"), value, 0.0)', "value"))
+    own = "from kernels.attention_merge_triton import"
+    trusting = variant(tmp_path, attention_decode_triton, (own, f"from {merge.__name__} import"))
     assert averages(trusting, splits=1) and not averages(trusting, splits=4)
 
 
