@@ -30,7 +30,7 @@ ByOp = dict[str, list[Workload]]
 KV_LIMIT_BYTES = 64 * 10**9
 """Most bytes of keys and values a case may hold: what a GPU of 80 GB has room for beside the rest."""
 
-MAY_BE_ZERO = ("kv_len", "kv_heads", "causal", "window")
+MAY_BE_ZERO = ("kv_len", "prefix_len", "kv_heads", "causal", "window")
 """Axes whose 0 says something: no keys, as many as the queries' side has, or a mask that is off."""
 
 LLAMA_HEADS = {"q_heads": 32, "kv_heads": 8, "head_dim": 128}
@@ -135,7 +135,8 @@ def kv_bytes(workload: Workload) -> int:
     if "kv_len" not in axes:
         return 0
     width = axes["head_dim"] + axes.get("v_head_dim", axes["head_dim"])
-    elements = axes["batch"] * axes["kv_len"] * axes["kv_heads"] * width
+    tokens = axes["batch"] * axes["kv_len"] + axes.get("prefix_len", 0)
+    elements = tokens * axes["kv_heads"] * width
     return int(storage_bytes(elements, workload.kv_dtype or workload.dtype))
 
 
@@ -251,7 +252,7 @@ def _decode_variants() -> list[Workload]:
     ]
     drafted = [
         _decode("variant: drafted tokens verified at once", "speculative", batch=batch, q_len=q_len, kv_len=8192)
-        for q_len in (2, 4, 8)
+        for q_len in (2, 4, 8, 16)
         for batch in (1, 16, 64)
     ]
     evenly_spread = tuple(1024 * (i + 1) for i in range(16))

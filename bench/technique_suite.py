@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kernels.cache_reuse import chunked_workloads, drafted_workloads, shared_prefix_workloads
 from kernels.models import Model, model_named
 from kernels.spec import Workload
 from kernels.techniques import (
@@ -29,10 +30,16 @@ RAGGED = {
     "one long, the others short": (65000, *(1000,) * 31),
 }
 
+REUSING = "llama-3.1-70b"
+"""Whose chunks, shared prefixes and drafts are measured."""
+CHUNKS, CHUNKED_TP, CACHED_BEFORE = (512, 2048), 8, (0, 2048, 8192, 32768)
+SYSTEM_PROMPTS, SHARED_BY, AFTER_PROMPT = (1024, 4096, 8192), (8, 16, 64), 512
+DRAFTS, DRAFT_BATCHES = (2, 4, 8, 16), (1, 16)
+
 
 def techniques() -> list[dict[str, list[Workload]]]:
     """Op name -> workloads, in parts; a key may come twice."""
-    return [_of_model(model_named(name)) for name in MODELS]
+    return [*(_of_model(model_named(name)) for name in MODELS), *_reuse(model_named(REUSING))]
 
 
 def _of_model(model: Model) -> dict[str, list[Workload]]:
@@ -54,4 +61,12 @@ def _ragged(model: Model) -> list[Workload]:
         replace(workload, kv_lens=lens, source=tuple(f"{line}, {what}" for line in workload.source))
         for what, lens in RAGGED.items()
         for workload in paged_decode_workloads(model, 1, (len(lens),), (max(lens),), (USUAL_PAGE,), DTYPE)
+    ]
+
+
+def _reuse(model: Model) -> list[dict[str, list[Workload]]]:
+    return [
+        {"attention_prefill": chunked_workloads(model, CHUNKED_TP, CHUNKS, CACHED_BEFORE, DTYPE)},
+        shared_prefix_workloads(model, 1, SHARED_BY, SYSTEM_PROMPTS, AFTER_PROMPT, DTYPE),
+        {"attention_decode": drafted_workloads(model, 1, DRAFT_BATCHES, DRAFTS, CACHED, DTYPE)},
     ]

@@ -1,4 +1,4 @@
-"""attention_decode: 1 to 8 new tokens per sequence attend to their sequence's KV cache.
+"""attention_decode: 1 to 16 new tokens per sequence attend to their sequence's KV cache.
 
 q [B, Sq, Hq, D], k and v [B, S, Hkv, D] allocated, kv_lens [B] real lengths (the new tokens' keys included); causal
 inside the new tokens, bottom-right. K and V are read once per KV head over the real lengths, never the allocation:
@@ -28,9 +28,8 @@ from kernels.inputs import Sampler, torch_dtype
 from kernels.matmul import spread
 from kernels.optional import flash_attn
 from kernels.spec import TRITON_ON_CPU, Inputs, Op, Outputs, Workload
-from kernels.work import Work, attention_work, unmasked_pairs
+from kernels.work import DECODE_TOKENS, Work, attention_work, unmasked_pairs
 
-MAX_QUERIES = 8
 CHECK_IN_FULL = 2**20
 """Scores up to which the float64 reference is computed whole; above it a sample of sequences and heads."""
 SAMPLED_SEQUENCES, SAMPLED_KV_HEADS = 4, 2
@@ -186,8 +185,8 @@ def unsupported(workload: Workload, provider: str) -> str | None:
     """More query tokens than decode has, and what torch's SDPA cannot express."""
     a = workload.axes
     lens = workload.kv_lens or (a["kv_len"],)
-    if not 1 <= a["q_len"] <= MAX_QUERIES:
-        return f"q_len={a['q_len']}: attention_decode is for 1 to {MAX_QUERIES} new tokens; use attention_prefill"
+    if not 1 <= a["q_len"] <= DECODE_TOKENS:
+        return f"q_len={a['q_len']}: attention_decode is for 1 to {DECODE_TOKENS} new tokens; use attention_prefill"
     if a["q_heads"] % a["kv_heads"]:
         return f"{a['q_heads']} query heads do not divide among {a['kv_heads']} KV heads"
     if provider == "triton":
@@ -231,7 +230,7 @@ def _check(dtype: str = "float32", kv_lens: tuple[int, ...] = (), **axes: int) -
 
 OP = Op(
     name="attention_decode",
-    summary="1 to 8 new tokens attend to their sequence's KV cache",
+    summary="1 to 16 new tokens attend to their sequence's KV cache",
     axes={"batch": 1, "q_len": 1, "kv_len": None, "q_heads": 32, "kv_heads": 8, "head_dim": 128},
     dtypes=("bfloat16", "float16", "float32"),
     make_inputs=make_inputs,
@@ -253,6 +252,7 @@ OP = Op(
         _check("float16", q_len=3, kv_len=130, kv_lens=(130, 2), head_dim=128),
         _check(q_len=8, batch=1, q_heads=3, kv_heads=3, head_dim=80),
         _check(q_len=5, q_heads=7, kv_heads=1, kv_lens=(70, 3)),
+        _check("float16", q_len=16, q_heads=8, kv_heads=1, kv_lens=(70, 15)),
         _check("float16", batch=1, kv_len=1, q_heads=8, kv_heads=1, head_dim=96),
     ),
     roles={"q": "resident", "k": "streamed", "v": "streamed", "kv_lens": "resident"},

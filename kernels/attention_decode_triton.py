@@ -1,9 +1,9 @@
-"""The Triton provider of op attention_decode: 1 to 8 new tokens per sequence over its KV cache.
+"""The Triton provider of op attention_decode: 1 to 16 new tokens per sequence over its KV cache.
 
 The query heads of one KV head and the new tokens are packed into the rows of one tile, so that K and V are read once.
 The keys of a sequence are split over programs (`splits_for` holds the rule) until every SM has bytes in flight; each
-split writes its own normalised output and log-sum-exp, and a second kernel merges them in a fixed order: no atomics,
-the same bits every time. A split that has no keys writes -inf and leaves. One split writes the output itself.
+split writes its own normalised output and log-sum-exp, and `kernels.attention_merge_triton` joins them. A split that
+has no keys writes -inf and leaves. One split writes the output itself.
 
 Bound: DRAM (intensity about Sq x Hq / Hkv FLOP/byte in bfloat16); the launch floor for short caches.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -19,11 +20,13 @@ import triton.language as tl
 from triton.language.extra import cuda
 
 from kernels.attention import check_shapes, padded_width
-from kernels.launch import OPTIONS, sm_count, target_arch
-from kernels.launch_work import attention_decode_launch, merge_launch
+from kernels.attention_merge_triton import launch_merge, partials, shared_options
+from kernels.launch import sm_count, target_arch
+from kernels.launch_work import attention_decode_launch
 from kernels.packed_rows import store_rows
-from kernels.softmax import FLOOR, LN_2, LOG2_E, no_sums, walk_keys
+from kernels.softmax import FLOOR, LOG2_E, no_sums, walk_keys
 from kernels.tuned import Bucket, Table, dtype_name, tuned_first
+from kernels.work import DECODE_TOKENS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +94,7 @@ EXACT = {
 """float32: products on the CUDA cores, from registers, which hold no more rows."""
 TUNED: Table[Config] = {}
 """What `bench tune` found: (device, Triton's version) -> bucket, as `bucket_of` gives it -> configuration."""
-MAX_QUERIES, MAX_SPLITS = 8, 64
+MAX_SPLITS = 64
 MERGE_KEYS = 128
 """What a second kernel and its partials cost, in keys of one split's walk; only ranks numbers of splits."""
 
@@ -135,13 +138,17 @@ def splits_for(walks: int, longest: int, config: Config, sms: int) -> int:
 
 @triton.jit(launch_metadata=attention_decode_launch)
 def _attention_decode_kernel(
-    q, k, v, kv_lens, out, lse, partial, partial_lse, q_len, kv_heads, group, splits, row_tiles, scale_log2,
+    q, k, v, kv_lens, out, lse, partial, partial_lse, q_len, kv_heads, group, splits, slots, row_tiles, scale_log2,
     stride_qb, stride_qs, stride_qh, stride_qd, stride_kb, stride_ks: tl.constexpr, stride_kh, stride_kd: tl.constexpr,
     stride_vb, stride_vs: tl.constexpr, stride_vh, stride_vd: tl.constexpr, stride_lens,
     D: tl.constexpr, DV: tl.constexpr, WIDTH: tl.constexpr, WIDTH_V: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr, LSE: tl.constexpr, PDL: tl.constexpr,
-    LAZY: tl.constexpr,
+    LAZY: tl.constexpr, SHARED: tl.constexpr,
 ):  # fmt: skip
+    """`slots` are the parts of a row that `partial` has room for: these splits, and those of another walk.
+
+    SHARED: the rows are of many sequences over keys that all of them see; `kv_lens` is then the number of keys.
+    """
     program = tl.program_id(0)
     row_tile = program % row_tiles
     program = program // row_tiles
@@ -152,7 +159,10 @@ def _attention_decode_kernel(
     token = rows // group
     head = kv_head * group + rows % group
     inside = token < q_len
-    kv_len = tl.load(kv_lens + batch.to(tl.int64) * stride_lens)
+    if SHARED:
+        kv_len = kv_lens
+    else:
+        kv_len = tl.load(kv_lens + batch.to(tl.int64) * stride_lens)
     share = tl.cdiv(tl.cdiv(kv_len, BLOCK_N), splits) * BLOCK_N
     lo = split * share
     hi = min(kv_len, lo + share)
@@ -166,50 +176,21 @@ def _attention_decode_kernel(
     acc = tl.zeros([BLOCK_M, WIDTH_V], tl.float32)
     if lo < hi:
         # Keys that every packed row sees; the others lie in the last tiles of the sequence.
-        seen_by_all = max(lo, min(hi, kv_len - q_len + 1))
+        seen_by_all = hi if SHARED else max(lo, min(hi, kv_len - q_len + 1))
         full = lo + (seen_by_all - lo) // BLOCK_N * BLOCK_N
         acc, m, total = walk_keys(
             acc, m, total, q_tile, k, v, batch, kv_head, lo, full, q_positions, kv_len, scale_log2,
             stride_kb, stride_ks, stride_kh, stride_kd, stride_vb, stride_vs, stride_vh, stride_vd,
-            D, DV, BLOCK_N, WIDTH, WIDTH_V, True, False, 0, False, LAZY)
+            D, DV, BLOCK_N, WIDTH, WIDTH_V, not SHARED, False, 0, False, LAZY)
         acc, m, total = walk_keys(
             acc, m, total, q_tile, k, v, batch, kv_head, full, hi, q_positions, kv_len, scale_log2,
             stride_kb, stride_ks, stride_kh, stride_kd, stride_vb, stride_vs, stride_vh, stride_vd,
-            D, DV, BLOCK_N, WIDTH, WIDTH_V, True, True, 0, False, LAZY)
+            D, DV, BLOCK_N, WIDTH, WIDTH_V, not SHARED, True, 0, False, LAZY)
     if PDL:
         cuda.gdc_launch_dependents()
     store_rows(
         acc, m, total, out, lse, partial, partial_lse, batch, token, head, inside, q_len, kv_heads * group,
-        split, splits, lo < hi, DV, WIDTH_V, SPLIT, LSE)
-
-
-@triton.jit(launch_metadata=merge_launch)
-def _merge_kernel(
-    partial, partial_lse, out, lse, q_len, q_heads, splits,
-    DV: tl.constexpr, WIDTH_V: tl.constexpr, MOST_SPLITS: tl.constexpr, LSE: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
-    flat = tl.program_id(0).to(tl.int64)
-    parts = tl.arange(0, MOST_SPLITS)
-    dv = tl.arange(0, WIDTH_V)
-    if PDL:
-        cuda.gdc_wait()
-    each = tl.load(partial_lse + flat * splits + parts, mask=parts < splits, other=float("-inf")) / LN_2
-    most = tl.max(each, 0)
-    shift = tl.where(most == float("-inf"), 0.0, most)
-    total = tl.sum(tl.exp2(each - shift), 0)
-    acc = tl.zeros([WIDTH_V], tl.float32)
-    for split in range(splits):
-        part_lse = tl.load(partial_lse + flat * splits + split) / LN_2
-        value = tl.load(partial + (flat * splits + split) * DV + dv, mask=dv < DV, other=0.0)
-        # An empty split wrote no output: what lies there must not reach the sum, not even times 0.
-        acc += tl.exp2(part_lse - shift) * tl.where(part_lse > float("-inf"), value, 0.0)
-    safe = tl.where(total == 0.0, 1.0, total)
-    tl.store(out + flat * DV + dv, (acc / safe).to(out.dtype.element_ty), mask=dv < DV)
-    if LSE:
-        token = (flat // q_heads) % q_len
-        row = (flat // (q_heads * q_len)) * q_heads + flat % q_heads
-        natural = tl.where(total == 0.0, float("-inf"), (shift + tl.log2(safe)) * LN_2)
-        tl.store(lse + row * q_len + token, natural)
+        split, slots, lo < hi, DV, WIDTH_V, SPLIT, LSE)
 
 
 def attention_decode(
@@ -225,7 +206,7 @@ def attention_decode(
     """Attention of the newest tokens over a KV cache by the Triton kernels.
 
     Args:
-        q: [B, Sq, Hq, D], Sq up to 8, any strides.
+        q: [B, Sq, Hq, D], Sq up to `DECODE_TOKENS`, any strides.
         k: [B, S, Hkv, D] allocated, Hq a multiple of Hkv, any strides.
         v: [B, S, Hkv, Dv].
         kv_lens: [B] int32, any stride, keys of each sequence with the new tokens' own; 0 gives 0 and -inf.
@@ -237,7 +218,7 @@ def attention_decode(
         out [B, Sq, Hq, Dv] of q's dtype, or (out, lse [B, Hq, Sq] float32).
 
     Raises:
-        ValueError: shapes that do not fit together, more than 8 query tokens, or a head over 256.
+        ValueError: shapes that do not fit together, more query tokens, or a head over 256.
     """
     _check(q, k, v, kv_lens)
     (B, Sq, Hq, D), (S, Hkv), Dv = q.shape, k.shape[1:3], v.shape[3]
@@ -246,12 +227,13 @@ def attention_decode(
     out = torch.empty((B, Sq, Hq, Dv), dtype=q.dtype, device=q.device)
     lse = torch.empty((B, Hq, Sq) if return_lse else (1,), dtype=torch.float32, device=q.device)
     if B * Sq * Hq:
-        splits = splits_for(B * Hkv * triton.cdiv(rows, _block_m(config, rows)), S, config, sm_count())
+        splits = splits_for(B * Hkv * triton.cdiv(rows, block_rows(config, rows)), S, config, sm_count())
         _launch(q, k, v, kv_lens, out, lse if return_lse else None, config, splits)
     return (out, lse) if return_lse else out
 
 
-def _block_m(config: Config, rows: int) -> int:
+def block_rows(config: Config, rows: int) -> int:
+    """Rows of a tile for so many packed rows."""
     return int(min(config.block_m, max(16, triton.next_power_of_2(rows))))
 
 
@@ -259,32 +241,44 @@ def _launch(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kv_lens: torch.Tensor, out: torch.Tensor,
     lse: torch.Tensor | None, config: Config, splits: int,
 ) -> None:  # fmt: skip
-    (B, Sq, Hq, D), Hkv, Dv = q.shape, k.shape[2], v.shape[3]
-    group = Hq // Hkv
-    block_m = _block_m(config, Sq * group)
-    row_tiles = triton.cdiv(Sq * group, block_m)
-    rows = B * Sq * Hq if splits > 1 else 0
-    partial = torch.empty((rows, splits, Dv), dtype=torch.float32, device=q.device)
-    partial_lse = torch.empty((rows, splits), dtype=torch.float32, device=q.device)
-    strides = [stride for tensor in (q, k, v) for stride in tensor.stride()]
+    partial, partial_lse = partials(out, splits if splits > 1 else 0)
     pdl = config.pdl and splits > 1
-    options = OPTIONS | ({"launch_pdl": True} if pdl else {})
-    shared = {"DV": Dv, "WIDTH_V": padded_width(Dv), "LSE": lse is not None, "PDL": pdl, **options}
-    _attention_decode_kernel[(row_tiles * splits * Hkv * B,)](
-        q, k, v, kv_lens, out, lse, partial, partial_lse, Sq, Hkv, group, splits, row_tiles,
-        LOG2_E.value / math.sqrt(D), *strides, kv_lens.stride(0), D=D, WIDTH=padded_width(D), BLOCK_M=block_m,
-        BLOCK_N=config.block_n, SPLIT=splits > 1, LAZY=config.lazy,
-        num_warps=config.num_warps, num_stages=config.num_stages, **shared,
-    )  # fmt: skip
+    launch_walk(q, k, v, kv_lens, out, lse, partial, partial_lse, config, splits, pdl=pdl)
     if splits > 1:
-        _merge_kernel[(rows,)](
-            partial, partial_lse, out, lse, Sq, Hq, splits,
-            MOST_SPLITS=triton.next_power_of_2(splits), num_warps=2, num_stages=3, **shared,
-        )  # fmt: skip
+        launch_merge(partial, partial_lse, out, lse, pdl=pdl)
+
+
+def launch_walk(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kv_lens: torch.Tensor | None, out: torch.Tensor | None,
+    lse: torch.Tensor | None, partial: torch.Tensor, partial_lse: torch.Tensor, config: Config, splits: int,
+    *, pdl: bool = False,
+) -> None:  # fmt: skip
+    """Launches the first kernel.
+
+    Args:
+        q, k, v: as of `attention_decode`.
+        kv_lens: [B]; None where all of q's tokens see all keys.
+        out, lse: what one split writes; out is None where it is one part of several, too.
+        partial, partial_lse: as `partials` gives them, or its slots from some first one on.
+        splits: programs that share a sequence's keys.
+    """
+    (B, Sq, Hq, D), (S, Hkv), Dv = q.shape, k.shape[1:3], v.shape[3]
+    group = Hq // Hkv
+    block_m = block_rows(config, Sq * group)
+    row_tiles = triton.cdiv(Sq * group, block_m)
+    strides = [stride for tensor in (q, k, v) for stride in tensor.stride()]
+    slots = partial_lse.stride(0) if partial_lse.numel() else splits
+    lengths: tuple[Any, int] = (S, 0) if kv_lens is None else (kv_lens, kv_lens.stride(0))
+    _attention_decode_kernel[(row_tiles * splits * Hkv * B,)](
+        q, k, v, lengths[0], out, lse, partial, partial_lse, Sq, Hkv, group, splits, slots, row_tiles,
+        LOG2_E.value / math.sqrt(D), *strides, lengths[1], D=D, WIDTH=padded_width(D), BLOCK_M=block_m,
+        BLOCK_N=config.block_n, SPLIT=splits > 1 or out is None, LAZY=config.lazy, SHARED=kv_lens is None,
+        num_warps=config.num_warps, num_stages=config.num_stages, **shared_options(Dv, lse, pdl),
+    )  # fmt: skip
 
 
 def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kv_lens: torch.Tensor) -> None:
     check_shapes(q, k, v)
-    if kv_lens.shape != q.shape[:1] or q.shape[1] > MAX_QUERIES:
+    if kv_lens.shape != q.shape[:1] or q.shape[1] > DECODE_TOKENS:
         got = f"{list(kv_lens.shape)} and {list(q.shape)}"
-        raise ValueError(f"wanted kv_lens [B] and q of at most {MAX_QUERIES} new tokens, got {got}")
+        raise ValueError(f"wanted kv_lens [B] and q of at most {DECODE_TOKENS} new tokens, got {got}")

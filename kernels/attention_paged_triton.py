@@ -22,8 +22,9 @@ from triton.language.extra import cuda
 
 from kernels import attention_decode_triton as decode
 from kernels.attention import WIDEST_HEAD, padded_width
-from kernels.attention_decode_triton import Config, _merge_kernel, splits_for
-from kernels.launch import OPTIONS, sm_count, target_arch
+from kernels.attention_decode_triton import Config, block_rows, splits_for
+from kernels.attention_merge_triton import launch_merge, partials, shared_options
+from kernels.launch import sm_count, target_arch
 from kernels.launch_work import attention_paged_launch
 from kernels.packed_rows import store_rows
 from kernels.softmax import FLOOR, LOG2_E, no_sums, softmax_step
@@ -222,7 +223,7 @@ def attention_paged(
     out = torch.empty((B, Sq, Hq, Dv), dtype=q.dtype, device=q.device)
     lse = torch.empty((B, Hq, Sq) if return_lse else (1,), dtype=torch.float32, device=q.device)
     if B * Sq * Hq:
-        block_m = min(config.block_m, max(16, triton.next_power_of_2(rows)))
+        block_m = block_rows(config, rows)
         walks = B * Hkv * triton.cdiv(rows, block_m)
         splits = splits_for(walks, block_table.shape[1] * page_size, config, sm_count())
         _launch(q, k_pool, v_pool, block_table, kv_lens, out, lse if return_lse else None, config, splits, block_m)
@@ -236,28 +237,22 @@ def _launch(
     (B, Sq, Hq, D), (page_size, Hkv), Dv = q.shape, k_pool.shape[1:3], v_pool.shape[3]
     group = Hq // Hkv
     row_tiles = triton.cdiv(Sq * group, block_m)
-    rows = B * Sq * Hq if splits > 1 else 0
-    partial = torch.empty((rows, splits, Dv), dtype=torch.float32, device=q.device)
-    partial_lse = torch.empty((rows, splits), dtype=torch.float32, device=q.device)
+    partial, partial_lse = partials(out, splits if splits > 1 else 0)
     strides = [stride for tensor in (q, k_pool, v_pool, block_table) for stride in tensor.stride()]
     pdl = config.pdl and splits > 1
-    options = OPTIONS | ({"launch_pdl": True} if pdl else {})
     # Offsets that stay from tile to tile of whole pages take registers that a warp alone, exact float32 and padded
     # heads do not have.
     roomy = config.num_warps > 1 and q.dtype != torch.float32 and padded_width(D) == D
     one_page = roomy and page_size % config.block_n == 0
-    shared = {"DV": Dv, "WIDTH_V": padded_width(Dv), "LSE": lse is not None, "PDL": pdl, **options}
     _attention_paged_kernel[(row_tiles * splits * Hkv * B,)](
         q, k_pool, v_pool, block_table, kv_lens, out, lse, partial, partial_lse, Sq, Hkv, group, splits, B, row_tiles,
         LOG2_E.value / math.sqrt(D), *strides, kv_lens.stride(0), D=D, WIDTH=padded_width(D), PAGE=page_size,
         ONE_PAGE=one_page, BLOCK_M=block_m, BLOCK_N=config.block_n,
-        SPLIT=splits > 1, LAZY=config.lazy, num_warps=config.num_warps, num_stages=config.num_stages, **shared,
+        SPLIT=splits > 1, LAZY=config.lazy, num_warps=config.num_warps, num_stages=config.num_stages,
+        **shared_options(Dv, lse, pdl),
     )  # fmt: skip
     if splits > 1:
-        _merge_kernel[(rows,)](
-            partial, partial_lse, out, lse, Sq, Hq, splits,
-            MOST_SPLITS=triton.next_power_of_2(splits), num_warps=2, num_stages=3, **shared,
-        )  # fmt: skip
+        launch_merge(partial, partial_lse, out, lse, pdl=pdl)
 
 
 def _check(

@@ -16,7 +16,7 @@ def store_rows(
     acc, m, total, out, lse, partial, partial_lse, batch, token, head, inside, q_len, q_heads, split, splits, any_keys,
     DV: tl.constexpr, WIDTH_V: tl.constexpr, SPLIT: tl.constexpr, LSE: tl.constexpr,
 ):  # fmt: skip
-    """Ends packed rows: into the output, or when SPLIT into this split's partial result for `_merge_kernel`.
+    """Ends packed rows: into the output, or when SPLIT into a part for `kernels.attention_merge_triton`.
 
     Rows of all outputs are (batch, token, head), the partials' with the split before the width.
     """

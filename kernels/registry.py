@@ -16,6 +16,7 @@ MODULES = (
     "kv_append",
     "attention_paged_decode",
     "attention_paged_prefill",
+    "attention_prefix_decode",
 )
 """Files of this package with an `OP`: a new op is one line here."""
 

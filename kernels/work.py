@@ -16,7 +16,7 @@ from typing import Any
 COUNTING_VERSION = 1
 
 AXES = (
-    "M", "N", "K", "batch", "q_len", "kv_len", "q_heads", "kv_heads", "head_dim", "v_head_dim",
+    "M", "N", "K", "batch", "q_len", "kv_len", "prefix_len", "q_heads", "kv_heads", "head_dim", "v_head_dim",
     "causal", "window", "page_size", "group_size", "experts", "top_k",
 )  # fmt: skip
 """Names of sizes, in the order that ids and tables give them."""

@@ -69,7 +69,7 @@ def buckets() -> list[Case]:
     cases = [Case(op, "triton", w) for op in TRITON_OPS for w in compile_jobs.buckets(op) if w.dtype != "float16"]
     for dtype in ("bfloat16", "float32"):
         for width in (64, 128, 256):
-            cases.append(asked("attention_decode", dtype, kv_len=8192, head_dim=width, q_len=8, kv_heads=2))
+            cases.append(asked("attention_decode", dtype, kv_len=8192, head_dim=width, q_len=16, kv_heads=2))
     return cases
 
 

@@ -18,6 +18,7 @@ from kernels import (
     attention_paged_decode,
     attention_paged_prefill,
     attention_prefill,
+    attention_prefix_decode,
     kv_append,
     matmul,
     matmul_decode,
@@ -58,6 +59,11 @@ LARGER_THAN_THE_SAMPLE = (
         kv_append.OP,
         {"batch": 9, "q_len": 2, "kv_len": 12, "kv_heads": 5, "head_dim": 16},
         (12, 2, 9, 7, 5, 12, 11, 4, 12),
+    ),
+    (
+        attention_prefix_decode.OP,
+        {"batch": 7, "q_len": 1, "kv_len": 30, "prefix_len": 60, "q_heads": 12, "kv_heads": 4, "head_dim": 16},
+        (30, 0, 23, 17, 5, 30, 1),
     ),
     (
         attention_decode.OP,

@@ -27,11 +27,12 @@ AXES_BY_OP = {
     "attention_decode": {"batch", "q_len", "kv_len", "q_heads", "kv_heads", "head_dim"},
 }
 BASIC = set(AXES_BY_OP)
-NOT_TECHNIQUES = {"matmul", "matmul_decode", "attention_prefill"}
+NOT_TECHNIQUES = {"matmul", "matmul_decode"}
 AXES_BY_OP |= {
     "kv_append": {"batch", "q_len", "kv_len", "kv_heads", "head_dim"},
     "attention_paged_decode": {"batch", "q_len", "kv_len", "q_heads", "kv_heads", "head_dim", "page_size"},
     "attention_paged_prefill": {"batch", "q_len", "kv_len", "q_heads", "kv_heads", "head_dim", "page_size"},
+    "attention_prefix_decode": {"batch", "q_len", "kv_len", "prefix_len", "q_heads", "kv_heads", "head_dim"},
 }
 ALL = [(suite, op_name, w) for suite in SUITES for op_name, ws in suite_workloads(suite).items() for w in ws]
 
@@ -135,7 +136,7 @@ def test_full_contains_standard_and_every_technique_asked_of_it() -> None:
     assert any(w.axes["q_len"] < w.axes["kv_len"] and w.technique == "chunked" for w in prefill)
     assert any(w.axes["batch"] > 1 for w in prefill)
     decode = full["attention_decode"]
-    assert {1, 2, 4, 8} == {w.axes["q_len"] for w in decode}
+    assert {1, 2, 4, 8, 16} == {w.axes["q_len"] for w in decode}
     assert {1, 32} <= {w.axes["kv_heads"] for w in decode if w.axes["q_heads"] == 32}
     assert any(w.kv_lens for w in decode)
     assert {w.dtype for w in full["matmul"]} == {"bfloat16", "float16", "tfloat32", "float32"}
@@ -150,6 +151,8 @@ def test_kv_bytes_and_their_limit() -> None:
     narrow = Workload(axes={**axes, "v_head_dim": 64}, dtype="bfloat16", phase="decode")
     assert kv_bytes(narrow) == 256 * 65536 * 8 * (128 + 64) * 2
     assert kv_bytes(Workload(axes={"M": 1, "N": 1, "K": 1}, dtype="bfloat16", phase="decode")) == 0
+    shared = Workload(axes={**axes, "batch": 2, "kv_len": 3, "prefix_len": 10}, dtype="bfloat16", phase="decode")
+    assert kv_bytes(shared) == (10 + 2 * 3) * 8 * (128 + 128) * 2
     assert all(kv_bytes(w) <= KV_LIMIT_BYTES for _, op_name, w in ALL if op_name == "attention_decode")
 
 

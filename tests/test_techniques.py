@@ -23,12 +23,16 @@ def test_every_technique_of_the_suite_is_told_with_its_models() -> None:
     by_op = suite_workloads("techniques")
     assert {op: {w.technique for w in workloads} for op, workloads in by_op.items()} == {
         "kv_append": {"kv_cache"},
-        "attention_decode": {"kv_cache"},
+        "attention_decode": {"kv_cache", "speculative"},
         "attention_paged_decode": {"paged"},
         "attention_paged_prefill": {"paged"},
+        "attention_prefill": {"chunked"},
+        "attention_prefix_decode": {"prefix"},
     }
-    for workloads in by_op.values():
-        assert {source.split(":")[0] for w in workloads for source in w.source} == {"llama-3.1-8b", "llama-3.1-70b"}
+    for op, workloads in by_op.items():
+        models = {source.split(":")[0] for w in workloads for source in w.source}
+        only_large = op in ("attention_prefill", "attention_prefix_decode")
+        assert models == {"llama-3.1-70b"} | (set() if only_large else {"llama-3.1-8b"})
         assert all(fits_kv_limit(w) for w in workloads)
     assert techniques() == techniques()
 

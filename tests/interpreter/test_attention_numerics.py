@@ -63,11 +63,37 @@ def test_k15_query_head_reads_the_kv_head_of_its_group(Hq: int, Hkv: int) -> Non
 
 
 @pytest.mark.parametrize("group", range(1, 17))
-def test_groups_of_1_to_16_query_heads_pack_with_1_to_8_new_tokens(group: int) -> None:
+def test_groups_of_1_to_16_query_heads_pack_with_several_new_tokens(group: int) -> None:
     Sq = 1 + group % 8
     q, k, v = drawn((2, Sq, group, 24), (2, 70, 1, 24), (2, 70, 1, 24))
     decode_is_right(q, k, v, 70, max(0, Sq - 1), splits=(1, 2) if Sq * group < 16 else (1,))
     prefill_is_right(q[:1], k[:1], v[:1], tiles=(None,))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("Sq", [2, 4, 8, 15, 16])
+def test_drafts_of_2_to_16_tokens_are_causal_inside_and_see_their_whole_sequence(Sq: int, dtype: torch.dtype) -> None:
+    """K = 0 and V[t] = t: draft token i of a sequence of n keys gives the mean of 0 .. n - Sq + i, or 0 of none."""
+    lens = (70, Sq, Sq - 1, 33)
+    k, v = (tensor.to(dtype) for tensor in numbered(70, batch=4))
+    seen = torch.tensor([[n - Sq + i + 1 for i in range(Sq)] for n in lens])
+    expected = ((seen - 1).clamp(min=0) / 2).view(4, Sq, 1, 1)
+    lse = torch.log(seen.clamp(min=0).double()).view(4, 1, Sq)
+    agree(decode(draw(1, 4, Sq, 2, 16).to(dtype), k, v, *lens), expected, lse, tolerance=2e-3)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("group", [5, 8, 16])
+def test_k15_drafts_of_16_tokens_pack_with_their_groups(group: int, dtype: torch.dtype) -> None:
+    """Groups of 16 by 16 tokens are 256 rows, two tiles of 128."""
+    q, k, v = drawn((1, 16, group, 16), (1, 40, 1, 16), (1, 40, 1, 16), dtype=dtype)
+    agree(decode(q, k, v, 40), *by_loops(*arrays(q, k, v), [40], causal=True), tolerance=TOLERANCE[dtype])
+
+
+def test_more_than_16_new_tokens_are_refused() -> None:
+    q, k = draw(1, 1, 17, 1, 16), draw(2, 1, 40, 1, 16)
+    with pytest.raises(ValueError, match="at most 16 new tokens"):
+        decode(q, k, k, 40)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -15,16 +15,16 @@ from test_attention import agree, arrays, by_loops, draw, numbered, rows
 from bench.check import judge
 from kernels import attention_decode as decode_op
 from kernels import attention_decode_triton as kernel
+from kernels import attention_merge_triton as merge
 from kernels import attention_prefill_triton as prefill_kernel
-from kernels.launch import INTERPRETED_SMS, OPTIONS
+from kernels.launch import INTERPRETED_SMS
 
 
 def merged(values: torch.Tensor, lse: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """One row's parts [splits, Dv] with log-sum-exps [splits], by the merge kernel alone: (out [Dv], lse)."""
-    (splits, Dv), out, whole = values.shape, torch.full((values.shape[1],), math.nan), torch.full((1,), math.nan)
-    shared = {"DV": Dv, "WIDTH_V": 64, "MOST_SPLITS": 4, "LSE": True, "PDL": False, **OPTIONS}
-    kernel._merge_kernel[(1,)](values, lse, out, whole, 1, 1, splits, **shared)
-    return out, whole
+    out, whole = torch.full((1, 1, 1, values.shape[1]), math.nan), torch.full((1,), math.nan)
+    merge.launch_merge(values[None], lse[None], out, whole)
+    return out[0, 0, 0], whole
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -1,0 +1,73 @@
+"""The merge of partial attention results: of the splits of a sequence's keys, of a shared prefix and what follows it.
+
+A part is a row's normalised output over some of its keys and their natural log-sum-exp. Parts are added in their order,
+without atomics: the same bits every time. An empty part has -inf, and its values are not read.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra import cuda
+
+from kernels.attention import padded_width
+from kernels.launch import OPTIONS
+from kernels.launch_work import merge_launch
+from kernels.softmax import LN_2
+
+
+@triton.jit(launch_metadata=merge_launch)
+def _merge_kernel(
+    partial, partial_lse, out, lse, q_len, q_heads, splits,
+    DV: tl.constexpr, WIDTH_V: tl.constexpr, MOST_SPLITS: tl.constexpr, LSE: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    flat = tl.program_id(0).to(tl.int64)
+    parts = tl.arange(0, MOST_SPLITS)
+    dv = tl.arange(0, WIDTH_V)
+    if PDL:
+        cuda.gdc_wait()
+    each = tl.load(partial_lse + flat * splits + parts, mask=parts < splits, other=float("-inf")) / LN_2
+    most = tl.max(each, 0)
+    shift = tl.where(most == float("-inf"), 0.0, most)
+    total = tl.sum(tl.exp2(each - shift), 0)
+    acc = tl.zeros([WIDTH_V], tl.float32)
+    for split in range(splits):
+        part_lse = tl.load(partial_lse + flat * splits + split) / LN_2
+        value = tl.load(partial + (flat * splits + split) * DV + dv, mask=dv < DV, other=0.0)
+        # An empty split wrote no output: what lies there must not reach the sum, not even times 0.
+        acc += tl.exp2(part_lse - shift) * tl.where(part_lse > float("-inf"), value, 0.0)
+    safe = tl.where(total == 0.0, 1.0, total)
+    tl.store(out + flat * DV + dv, (acc / safe).to(out.dtype.element_ty), mask=dv < DV)
+    if LSE:
+        token = (flat // q_heads) % q_len
+        row = (flat // (q_heads * q_len)) * q_heads + flat % q_heads
+        natural = tl.where(total == 0.0, float("-inf"), (shift + tl.log2(safe)) * LN_2)
+        tl.store(lse + row * q_len + token, natural)
+
+
+def partials(out: torch.Tensor, slots: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Room for `slots` parts of each row of out [B, Sq, Hq, Dv]: values [rows, slots, Dv] and log-sum-exps."""
+    rows = math.prod(out.shape[:3]) if slots else 0
+    values = torch.empty((rows, slots, out.shape[3]), dtype=torch.float32, device=out.device)
+    return values, torch.empty((rows, slots), dtype=torch.float32, device=out.device)
+
+
+def launch_merge(
+    partial: torch.Tensor, partial_lse: torch.Tensor, out: torch.Tensor, lse: torch.Tensor | None, *, pdl: bool = False
+) -> None:
+    """Joins the parts of each row into `out` and, unless None, `lse`; pdl: launched early, to wait inside."""
+    rows, slots = partial_lse.shape
+    _merge_kernel[(rows,)](
+        partial, partial_lse, out, lse, *out.shape[1:3], slots,
+        MOST_SPLITS=triton.next_power_of_2(slots), num_warps=2, num_stages=3, **shared_options(out.shape[3], lse, pdl),
+    )  # fmt: skip
+
+
+def shared_options(Dv: int, lse: torch.Tensor | None, pdl: bool) -> dict[str, Any]:
+    """What both kernels of a case are launched with."""
+    options = OPTIONS | ({"launch_pdl": True} if pdl else {})
+    return {"DV": Dv, "WIDTH_V": padded_width(Dv), "LSE": lse is not None, "PDL": pdl, **options}
