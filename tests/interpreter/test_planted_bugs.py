@@ -105,7 +105,7 @@ def test_guard_bands_show_a_store_past_the_rows(tmp_path: Path) -> None:
 
 def test_the_race_detector_finds_attention_splits_that_share_a_slot(tmp_path: Path) -> None:
     shared = variant(
-        tmp_path, attention_decode_triton, ("(flat * slots + split)[:, None] * DV", "(flat * slots)[:, None] * DV")
+        tmp_path, attention_decode_triton, ("(flat * splits + split)[:, None] * DV", "(flat * splits)[:, None] * DV")
     )
     with detect_races() as races:
         decodes(shared, 70, splits=2)
