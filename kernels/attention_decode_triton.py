@@ -138,17 +138,14 @@ def splits_for(walks: int, longest: int, config: Config, sms: int) -> int:
 
 @triton.jit(launch_metadata=attention_decode_launch)
 def _attention_decode_kernel(
-    q, k, v, kv_lens, out, lse, partial, partial_lse, q_len, kv_heads, group, splits, slots, row_tiles, scale_log2,
+    q, k, v, kv_lens, out, lse, partial, partial_lse, q_len, kv_heads, group, splits, row_tiles, scale_log2,
     stride_qb, stride_qs, stride_qh, stride_qd, stride_kb, stride_ks: tl.constexpr, stride_kh, stride_kd: tl.constexpr,
     stride_vb, stride_vs: tl.constexpr, stride_vh, stride_vd: tl.constexpr, stride_lens,
     D: tl.constexpr, DV: tl.constexpr, WIDTH: tl.constexpr, WIDTH_V: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr, LSE: tl.constexpr, PDL: tl.constexpr,
     LAZY: tl.constexpr, SHARED: tl.constexpr,
 ):  # fmt: skip
-    """`slots` are the parts of a row that `partial` has room for: these splits, and those of another walk.
-
-    SHARED: the rows are of many sequences over keys that all of them see; `kv_lens` is then the number of keys.
-    """
+    """SHARED: the rows are of many sequences over keys that all see; `kv_lens` is their number."""
     program = tl.program_id(0)
     row_tile = program % row_tiles
     program = program // row_tiles
@@ -190,7 +187,7 @@ def _attention_decode_kernel(
         cuda.gdc_launch_dependents()
     store_rows(
         acc, m, total, out, lse, partial, partial_lse, batch, token, head, inside, q_len, kv_heads * group,
-        split, slots, lo < hi, DV, WIDTH_V, SPLIT, LSE)
+        split, splits, lo < hi, DV, WIDTH_V, SPLIT, LSE)
 
 
 def attention_decode(
@@ -259,7 +256,7 @@ def launch_walk(
         q, k, v: as of `attention_decode`.
         kv_lens: [B]; None where all of q's tokens see all keys.
         out, lse: what one split writes; out is None where it is one part of several, too.
-        partial, partial_lse: as `partials` gives them, or its slots from some first one on.
+        partial, partial_lse: as `partials` gives them.
         splits: programs that share a sequence's keys.
     """
     (B, Sq, Hq, D), (S, Hkv), Dv = q.shape, k.shape[1:3], v.shape[3]
@@ -267,10 +264,9 @@ def launch_walk(
     block_m = block_rows(config, Sq * group)
     row_tiles = triton.cdiv(Sq * group, block_m)
     strides = [stride for tensor in (q, k, v) for stride in tensor.stride()]
-    slots = partial_lse.stride(0) if partial_lse.numel() else splits
     lengths: tuple[Any, int] = (S, 0) if kv_lens is None else (kv_lens, kv_lens.stride(0))
     _attention_decode_kernel[(row_tiles * splits * Hkv * B,)](
-        q, k, v, lengths[0], out, lse, partial, partial_lse, Sq, Hkv, group, splits, slots, row_tiles,
+        q, k, v, lengths[0], out, lse, partial, partial_lse, Sq, Hkv, group, splits, row_tiles,
         LOG2_E.value / math.sqrt(D), *strides, lengths[1], D=D, WIDTH=padded_width(D), BLOCK_M=block_m,
         BLOCK_N=config.block_n, SPLIT=splits > 1 or out is None, LAZY=config.lazy, SHARED=kv_lens is None,
         num_warps=config.num_warps, num_stages=config.num_stages, **shared_options(Dv, lse, pdl),

@@ -20,10 +20,22 @@ from kernels.launch_work import merge_launch
 from kernels.softmax import LN_2
 
 
+@triton.jit
+def add_parts(acc, partial, partial_lse, flat, splits, shift, dv, DV: tl.constexpr):
+    """acc and the parts of row `flat`, weighed by their log-sum-exps less `shift` in base 2."""
+    for split in range(splits):
+        part_lse = tl.load(partial_lse + flat * splits + split) / LN_2
+        value = tl.load(partial + (flat * splits + split) * DV + dv, mask=dv < DV, other=0.0)
+        # An empty split wrote no output: what lies there must not reach the sum, not even times 0.
+        acc += tl.exp2(part_lse - shift) * tl.where(part_lse > float("-inf"), value, 0.0)
+    return acc
+
+
 @triton.jit(launch_metadata=merge_launch)
 def _merge_kernel(
-    partial, partial_lse, out, lse, q_len, q_heads, splits,
-    DV: tl.constexpr, WIDTH_V: tl.constexpr, MOST_SPLITS: tl.constexpr, LSE: tl.constexpr, PDL: tl.constexpr,
+    partial, partial_lse, before, before_lse, out, lse, q_len, q_heads, splits, splits_before,
+    DV: tl.constexpr, WIDTH_V: tl.constexpr, MOST_SPLITS: tl.constexpr, BEFORE: tl.constexpr, LSE: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     flat = tl.program_id(0).to(tl.int64)
     parts = tl.arange(0, MOST_SPLITS)
@@ -32,14 +44,17 @@ def _merge_kernel(
         cuda.gdc_wait()
     each = tl.load(partial_lse + flat * splits + parts, mask=parts < splits, other=float("-inf")) / LN_2
     most = tl.max(each, 0)
+    if BEFORE:
+        spots = before_lse + flat * splits_before + parts
+        each_before = tl.load(spots, mask=parts < splits_before, other=float("-inf")) / LN_2
+        most = tl.maximum(most, tl.max(each_before, 0))
     shift = tl.where(most == float("-inf"), 0.0, most)
     total = tl.sum(tl.exp2(each - shift), 0)
     acc = tl.zeros([WIDTH_V], tl.float32)
-    for split in range(splits):
-        part_lse = tl.load(partial_lse + flat * splits + split) / LN_2
-        value = tl.load(partial + (flat * splits + split) * DV + dv, mask=dv < DV, other=0.0)
-        # An empty split wrote no output: what lies there must not reach the sum, not even times 0.
-        acc += tl.exp2(part_lse - shift) * tl.where(part_lse > float("-inf"), value, 0.0)
+    if BEFORE:
+        total += tl.sum(tl.exp2(each_before - shift), 0)
+        acc = add_parts(acc, before, before_lse, flat, splits_before, shift, dv, DV)
+    acc = add_parts(acc, partial, partial_lse, flat, splits, shift, dv, DV)
     safe = tl.where(total == 0.0, 1.0, total)
     tl.store(out + flat * DV + dv, (acc / safe).to(out.dtype.element_ty), mask=dv < DV)
     if LSE:
@@ -57,13 +72,25 @@ def partials(out: torch.Tensor, slots: int) -> tuple[torch.Tensor, torch.Tensor]
 
 
 def launch_merge(
-    partial: torch.Tensor, partial_lse: torch.Tensor, out: torch.Tensor, lse: torch.Tensor | None, *, pdl: bool = False
-) -> None:
-    """Joins the parts of each row into `out` and, unless None, `lse`; pdl: launched early, to wait inside."""
-    rows, slots = partial_lse.shape
+    partial: torch.Tensor, partial_lse: torch.Tensor, out: torch.Tensor, lse: torch.Tensor | None,
+    *, before: tuple[torch.Tensor, torch.Tensor] | None = None, pdl: bool = False,
+) -> None:  # fmt: skip
+    """Joins the parts of each row into `out` and, unless None, `lse`.
+
+    Args:
+        partial, partial_lse: of all rows, as `partials` gives them.
+        out: [B, Sq, Hq, Dv].
+        lse: [B, Hq, Sq].
+        before: more parts of the same rows, which come first.
+        pdl: launched early, to wait inside.
+    """
+    rows, splits = partial_lse.shape
+    values_before, lse_before = before or (None, None)
+    splits_before = 0 if lse_before is None else lse_before.shape[1]
     _merge_kernel[(rows,)](
-        partial, partial_lse, out, lse, *out.shape[1:3], slots,
-        MOST_SPLITS=triton.next_power_of_2(slots), num_warps=2, num_stages=3, **shared_options(out.shape[3], lse, pdl),
+        partial, partial_lse, values_before, lse_before, out, lse, *out.shape[1:3], splits, splits_before,
+        MOST_SPLITS=triton.next_power_of_2(max(splits, splits_before)), BEFORE=before is not None,
+        num_warps=2, num_stages=3, **shared_options(out.shape[3], lse, pdl),
     )  # fmt: skip
 
 

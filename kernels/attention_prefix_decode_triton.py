@@ -2,8 +2,8 @@
 
 Three launches, all of attention_decode's own kernels. Over the prefix, the sequences are the tokens of one: the rows of
 a tile are sequences x query heads of a KV head, none masked, so that the prefix is read once a tile of rows (and by the
-next tile from L2). Over the rest it is a plain decode. Each leaves its splits' parts side by side in one buffer, and
-the merge joins them all, the prefix's first.
+next tile from L2). Over the rest it is a plain decode. Each leaves its splits' parts, and the merge joins them all, the
+prefix's first.
 
 Bound: over the prefix arithmetic, from about 32 sequences of 8 heads a KV head on; over the rest DRAM.
 """
@@ -11,6 +11,7 @@ Bound: over the prefix arithmetic, from about 32 sequences of 8 heads a KV head 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 import triton
@@ -28,6 +29,8 @@ class Config(decode.Config):
     another walk. What follows the prefix takes attention_decode's own."""
 
 
+SMALL_TILE = 16
+"""Rows of float32 tiles, whose values more warps share instead."""
 TUNED: Table[Config] = {}
 """What `bench tune` found: (device, Triton's version) -> bucket, as `bucket_of` gives it -> configuration."""
 
@@ -39,8 +42,15 @@ def bucket_of(dtype: torch.dtype, width: int, rows: int) -> Bucket:
 
 def configs_for(dtype: torch.dtype, width: int, rows: int, arch: int) -> tuple[Config, ...]:
     """The configurations for a padded head width and a number of packed rows, the default first."""
-    usual = tuple(Config(**asdict(c)) for c in decode.configs_for(dtype, width, rows, arch) if not c.pdl)
+    fit = asdict if arch == 90 else _fewer_values
+    usual = tuple(Config(**fit(c)) for c in decode.configs_for(dtype, width, rows, arch) if not c.pdl)
     return tuned_first(TUNED, bucket_of(dtype, width, rows), usual, arch)
+
+
+def _fewer_values(config: decode.Config) -> dict[str, Any]:
+    """sm_80 and sm_100: one value of a larger tile waits in local memory there."""
+    exact = config.block_m <= SMALL_TILE
+    return asdict(config) | ({"num_warps": 8} if exact else {"block_m": min(config.block_m, 2 * SMALL_TILE)})
 
 
 def attention_prefix_decode(
@@ -86,12 +96,12 @@ def attention_prefix_decode(
         over_own = own_config or decode.configs_for(*kind, group, arch)[0]
         first = _splits(B * group, Hkv, prefix_k.shape[0], over_prefix)
         rest = _splits(group, B * Hkv, S, over_own)
-        parts, parts_lse = partials(out, first + rest)
+        shared, own = partials(out, first), partials(out, rest)
         whole = (q.transpose(0, 1), prefix_k[None], prefix_v[None], None, None, None)
-        decode.launch_walk(*whole, parts, parts_lse, over_prefix, first)
-        own = (q, k, v, kv_lens, None, None)
-        decode.launch_walk(*own, parts[:, first:], parts_lse[:, first:], over_own, rest)
-        launch_merge(parts, parts_lse, out, lse if return_lse else None)
+        decode.launch_walk(*whole, *shared, over_prefix, first)
+        # One part of a sequence is output and log-sum-exp as they are; as a split alone it would take more registers.
+        decode.launch_walk(q, k, v, kv_lens, *own, *own, over_own, rest)
+        launch_merge(*own, out, lse if return_lse else None, before=shared)
     return (out, lse) if return_lse else out
 
 

@@ -101,6 +101,17 @@ def test_two_launches_count_no_flop_twice_and_add_the_partials_way_out_and_back(
     assert splits > 1 and first["bytes"] + second["bytes"] == work.bytes + 2 * splits * values * 4
 
 
+def test_a_shared_prefix_is_counted_once_and_both_walks_read_the_queries() -> None:
+    """Beyond the work of the case: the queries a second time, and the parts' way out and back."""
+    case = asked("attention_prefix_decode", batch=16, kv_len=512, prefix_len=8192)
+    work, told = case.op.work(case.workload), launched(case)
+    assert sum(told[0][name] for name in flops(told[0])) == 2 * 32 * 16 * 8192 * 256
+    assert sum(value for each in told for value in flops(each).values()) == work.flops
+    splits = sum(int(each["name"].split("splits=")[1].rstrip("]")) for each in told[:2])
+    rows = 16 * 32
+    assert sum(each["bytes"] for each in told) == work.bytes + rows * 128 * 2 + 2 * rows * splits * (128 + 1) * 4
+
+
 def test_a_log_sum_exp_that_is_written_counts() -> None:
     for case in (
         asked("attention_prefill", q_len=512, q_heads=4, kv_heads=2),

@@ -74,7 +74,7 @@ def compulsory_bytes(op: Op, workload: Workload) -> int:
     total += math.prod((*q.shape[:3], v.shape[3])) * q.element_size()
     batch, allocated = v.shape[:2]
     for name in ("k", "v"):
-        bytes_of_a_key = tensor_bytes(inputs, [name]) // (batch * allocated)
+        bytes_of_a_key = tensor_bytes(inputs, [name]) // max(1, batch * allocated)
         total += bytes_of_a_key * sum(workload.kv_lens or [allocated] * batch)
     return total
 
