@@ -139,8 +139,7 @@ def _attention_decode_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr, LSE: tl.constexpr, PDL: tl.constexpr,
     LAZY: tl.constexpr, ROW_K: tl.constexpr, ROW_V: tl.constexpr,
 ):  # fmt: skip
-    row_k = ROW_K if ROW_K else stride_ks  # a stride compiled in spares a warp registers for addresses
-    row_v = ROW_V if ROW_V else stride_vs
+    row_k, row_v = ROW_K if ROW_K else stride_ks, ROW_V if ROW_V else stride_vs  # compiled in: fewer registers
     program = tl.program_id(0)
     row_tile = program % row_tiles
     program = program // row_tiles
