@@ -65,7 +65,7 @@ HALF = {
 HOPPER = {
     64: (Config(block_n=64, num_warps=1, num_stages=3, ctas_per_sm=4, lazy=True), *HALF[64]),
     128: (Config(block_n=32, num_warps=1, num_stages=3, ctas_per_sm=4, lazy=True), *HALF[128]),
-    256: (Config(block_n=32, num_warps=2, num_stages=3, ctas_per_sm=3), *HALF[256]),
+    256: (Config(block_n=32, num_warps=2, num_stages=3, ctas_per_sm=3, lazy=True), *HALF[256]),
 }
 """sm_90: a warp alone needs no barrier to share weights and sums. Width 256 takes two, for its accumulators."""
 MANY = 64
@@ -80,14 +80,13 @@ HOPPER_MANY_ROWS = MANY_ROWS | {
     128: (Config(block_n=64, block_m=64, num_stages=3, ctas_per_sm=2, lazy=True), *MANY_ROWS[128]),
 }
 """sm_90: four warps are one wgmma of 64 rows; lazy, they hold its accumulators."""
-BLACKWELL_MANY_ROWS = {
+BLACKWELL_MANY_ROWS = MANY_ROWS | {
     64: (Config(block_n=64, block_m=64, num_warps=8, num_stages=3, ctas_per_sm=2),),
-    128: MANY_ROWS[128],
     256: (Config(block_n=32, block_m=32, num_stages=3, ctas_per_sm=2),),
 }
 """sm_100: larger tiles leave values in local memory there, under Triton 3.9 (width 64) or any (256)."""
 EXACT = {
-    64: (Config(block_n=16, block_m=16, num_stages=2, ctas_per_sm=4),),
+    64: (Config(block_n=16, block_m=16, num_warps=8, num_stages=2, ctas_per_sm=3),),
     128: (Config(block_n=16, block_m=16, num_warps=8, num_stages=3, ctas_per_sm=2),),
     256: (Config(block_n=16, block_m=16, num_stages=3, ctas_per_sm=2),),
 }
@@ -127,10 +126,9 @@ def splits_for(walks: int, longest: int, config: Config, sms: int) -> int:
     if config.splits:
         return config.splits
     tiles = max(1, triton.cdiv(longest, config.block_n))
-    slots = sms * config.ctas_per_sm
 
     def cost(splits: int) -> float:
-        waves = triton.cdiv(walks * splits, slots)
+        waves = triton.cdiv(walks * splits, sms * config.ctas_per_sm)
         return float(waves * triton.cdiv(tiles, splits) * config.block_n + (MERGE_KEYS if splits > 1 else 0))
 
     return min(range(1, min(tiles, MAX_SPLITS) + 1), key=cost)
@@ -139,13 +137,14 @@ def splits_for(walks: int, longest: int, config: Config, sms: int) -> int:
 @triton.jit(launch_metadata=attention_decode_launch)
 def _attention_decode_kernel(
     q, k, v, kv_lens, out, lse, partial, partial_lse, q_len, kv_heads, group, splits, row_tiles, scale_log2,
-    stride_qb, stride_qs, stride_qh, stride_qd, stride_kb, stride_ks: tl.constexpr, stride_kh, stride_kd: tl.constexpr,
-    stride_vb, stride_vs: tl.constexpr, stride_vh, stride_vd: tl.constexpr, stride_lens,
+    stride_qb, stride_qs, stride_qh, stride_qd, stride_kb, stride_ks, stride_kh, stride_kd,
+    stride_vb, stride_vs, stride_vh, stride_vd, stride_lens,
     D: tl.constexpr, DV: tl.constexpr, WIDTH: tl.constexpr, WIDTH_V: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr, LSE: tl.constexpr, PDL: tl.constexpr,
-    LAZY: tl.constexpr, SHARED: tl.constexpr,
+    LAZY: tl.constexpr, ROW_K: tl.constexpr, ROW_V: tl.constexpr, SHARED: tl.constexpr,
 ):  # fmt: skip
     """SHARED: the rows are of many sequences over keys that all see; `kv_lens` is their number."""
+    row_k, row_v = ROW_K if ROW_K else stride_ks, ROW_V if ROW_V else stride_vs  # compiled in: fewer registers
     program = tl.program_id(0)
     row_tile = program % row_tiles
     program = program // row_tiles
@@ -177,11 +176,11 @@ def _attention_decode_kernel(
         full = lo + (seen_by_all - lo) // BLOCK_N * BLOCK_N
         acc, m, total = walk_keys(
             acc, m, total, q_tile, k, v, batch, kv_head, lo, full, q_positions, kv_len, scale_log2,
-            stride_kb, stride_ks, stride_kh, stride_kd, stride_vb, stride_vs, stride_vh, stride_vd,
+            stride_kb, row_k, stride_kh, stride_kd, stride_vb, row_v, stride_vh, stride_vd,
             D, DV, BLOCK_N, WIDTH, WIDTH_V, not SHARED, False, 0, False, LAZY)
         acc, m, total = walk_keys(
             acc, m, total, q_tile, k, v, batch, kv_head, full, hi, q_positions, kv_len, scale_log2,
-            stride_kb, stride_ks, stride_kh, stride_kd, stride_vb, stride_vs, stride_vh, stride_vd,
+            stride_kb, row_k, stride_kh, stride_kd, stride_vb, row_v, stride_vh, stride_vd,
             D, DV, BLOCK_N, WIDTH, WIDTH_V, not SHARED, True, 0, False, LAZY)
     if PDL:
         cuda.gdc_launch_dependents()
@@ -264,12 +263,14 @@ def launch_walk(
     block_m = block_rows(config, Sq * group)
     row_tiles = triton.cdiv(Sq * group, block_m)
     strides = [stride for tensor in (q, k, v) for stride in tensor.stride()]
+    row_k, row_v = (k.stride(1), v.stride(1)) if config.lazy else (0, 0)
     lengths: tuple[Any, int] = (S, 0) if kv_lens is None else (kv_lens, kv_lens.stride(0))
     _attention_decode_kernel[(row_tiles * splits * Hkv * B,)](
         q, k, v, lengths[0], out, lse, partial, partial_lse, Sq, Hkv, group, splits, row_tiles,
         LOG2_E.value / math.sqrt(D), *strides, lengths[1], D=D, WIDTH=padded_width(D), BLOCK_M=block_m,
-        BLOCK_N=config.block_n, SPLIT=splits > 1 or out is None, LAZY=config.lazy, SHARED=kv_lens is None,
-        num_warps=config.num_warps, num_stages=config.num_stages, **shared_options(Dv, lse, pdl),
+        BLOCK_N=config.block_n, SPLIT=splits > 1 or out is None, LAZY=config.lazy, ROW_K=row_k, ROW_V=row_v,
+        SHARED=kv_lens is None, num_warps=config.num_warps, num_stages=config.num_stages,
+        **shared_options(Dv, lse, pdl),
     )  # fmt: skip
 
 

@@ -140,7 +140,7 @@ def walk_keys(
     for start in tl.range(lo, hi, BLOCK_N, warp_specialize=WARP_SPECIALIZE):
         keys = load_rows(
             k, batch, start, kv_head, stride_kb, stride_ks, stride_kh, stride_kd, kv_len, D, BLOCK_N, WIDTH, RANK,
-            not MASKED, not MASKED and q.shape[0] < WGMMA_ROWS)
+            not MASKED, LAZY and not MASKED and q.shape[0] < WGMMA_ROWS)
         qk = tl.dot(q, keys.T, input_precision="ieee")
         if MASKED:
             places = start + tl.arange(0, BLOCK_N)
@@ -150,7 +150,7 @@ def walk_keys(
             qk = tl.where(seen, qk, float("-inf"))
         values = load_rows(
             v, batch, start, kv_head, stride_vb, stride_vs, stride_vh, stride_vd, kv_len, DV, BLOCK_N, WIDTH_V, RANK,
-            not MASKED, not MASKED and q.shape[0] < WGMMA_ROWS)
+            not MASKED, LAZY and not MASKED and q.shape[0] < WGMMA_ROWS)
         p, acc, m, total = softmax_step(acc, qk, m, total, scale_log2, values.dtype, LAZY)
         acc = tl.dot(p, values, acc, input_precision="ieee")
     return acc, m, total

@@ -55,11 +55,10 @@ def test_decode_is_lean_keeps_bytes_in_flight_and_its_warp_to_itself(head_dim: i
     assert (kernel.record.spill_loads, kernel.record.spill_stores) == (0, 0)
 
 
-def test_decode_of_the_widest_heads_is_half_of_what_peers_take() -> None:
-    """Two warps hold the accumulators, and what they share takes barriers: 58 / 2 instructions per KB, no limit on
-    those."""
+def test_decode_of_the_widest_heads_is_as_lean_if_not_without_barriers() -> None:
+    """Two warps hold the accumulators, and what they share takes barriers: no limit on those."""
     kernel = compiled("attention_decode", 256, kv_len=8192)
-    assert kernel.mix.instructions * kernel.warps * 1024 / kernel.trip_bytes <= 29
+    assert kernel.mix.instructions * kernel.warps * 1024 / kernel.trip_bytes <= 25
     assert kernel.bytes_in_flight_per_sm >= LEAST_IN_FLIGHT
     assert (kernel.record.spill_loads, kernel.record.spill_stores) == (0, 0)
 
