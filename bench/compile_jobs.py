@@ -30,7 +30,9 @@ PROVIDER = "triton"
 ALIGNED, RAGGED = 8192, 8190
 """Sizes whose bfloat16 rows are, and are not, whole pieces of 16 bytes."""
 SIZES: Mapping[str, tuple[Mapping[str, int], ...]] = {
-    "matmul": ({"M": ALIGNED, "N": ALIGNED, "K": ALIGNED}, {"M": ALIGNED, "N": RAGGED, "K": ALIGNED}),
+    "matmul": tuple(
+        {"M": ALIGNED, "N": N, "K": K} for N, K in ((ALIGNED, ALIGNED), (RAGGED, ALIGNED), (RAGGED, RAGGED))
+    ),
     "matmul_decode": (
         *({"M": M, "N": ALIGNED, "K": ALIGNED} for M in (1, 16, 64)),
         *({"M": M, "N": RAGGED, "K": RAGGED} for M in (1, 16, 64)),

@@ -88,22 +88,21 @@ def configs(workload: Workload, arch: int) -> tuple[Any, ...]:
     """The Triton kernel's configurations for the inputs of this workload: that of `config_for`, then the likeliest."""
     from kernels import matmul_triton as kernel
     from kernels.launch import sm_count
+    from kernels.matmul_problem import problem_of
 
     inputs = make_inputs(workload, "meta", 0)
-    a, b, tf32 = inputs["a"], inputs["b"], inputs["allow_tf32"]
-    refused = kernel.path_for(a, b, arch, tf32)
-    problem = (arch, a.shape[0], b.shape[1], a.dtype, tf32, refused, sm_count(arch))
-    first = kernel.config_for(*problem)
-    return (first, *(c for c in kernel.ranked(*problem) if c != first))
+    problem = problem_of(inputs["a"], inputs["b"], arch, inputs["allow_tf32"])
+    first = kernel.config_for(problem, sm_count(arch))
+    return (first, *(c for c in kernel.ranked(problem, sm_count(arch)) if c != first))
 
 
 def bucket(workload: Workload, arch: int) -> tuple[Any, ...]:
     """The key of the Triton kernel's tuned table for this workload."""
     from kernels import matmul_triton as kernel
+    from kernels.matmul_problem import problem_of
 
     inputs = make_inputs(workload, "meta", 0)
-    a, b, tf32 = inputs["a"], inputs["b"], inputs["allow_tf32"]
-    return kernel.bucket_of(a.shape[0], b.shape[1], a.dtype, tf32, kernel.path_for(a, b, arch, tf32))
+    return kernel.bucket_of(problem_of(inputs["a"], inputs["b"], arch, inputs["allow_tf32"]))
 
 
 def work(workload: Workload) -> Work:

@@ -1,7 +1,7 @@
 """The Triton provider of op matmul: C[M, N] = A[M, K] @ B[K, N], float32 accumulation.
 
 Persistent: as many programs as SMs (or fewer tiles) walk the tiles in groups of rows, so that neighbours share what
-L2 holds. Two paths, chosen by `path_for`, which says why:
+L2 holds. Two paths, chosen by `kernels.matmul_problem.path_for`, which says why:
 
 * descriptors (sm_90 and later): the tensor memory accelerator brings A and B, and takes C where its rows are whole
   pieces of 16 bytes; K must be the fast axis of both inputs. On sm_90 an 8-warp 128x256 tile leaves one wgmma group in
@@ -22,8 +22,9 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kernels.launch import OPTIONS, TMA_ALIGNMENT, descriptor, sm_count, target_arch, tma_refusal, use_allocator
+from kernels.launch import OPTIONS, descriptor, sm_count, target_arch, use_allocator
 from kernels.launch_work import matmul_launch
+from kernels.matmul_problem import Problem, has_ragged_rows, problem_of
 from kernels.pieces import in_pieces, row_piece
 from kernels.tuned import Bucket, Table, dtype_name, size_class, tuned
 
@@ -83,72 +84,62 @@ POINTERS = (
     Config(block_m=128, block_n=128, block_k=32, num_warps=8, num_stages=4, descriptors=""),
     Config(block_m=64, block_n=64, block_k=32, num_warps=4, num_stages=4, descriptors=""),
 )
+POINTERS_RAGGED = (
+    Config(block_m=128, block_n=64, block_k=32, num_warps=8, num_stages=4, descriptors=""),
+    POINTERS[1],
+)
+"""For rows that are no whole pieces of 16 bytes: more addresses a thread, so fewer accumulators."""
 TF32 = (
     Config(block_m=128, block_n=128, block_k=32, num_warps=8, num_stages=4),
     Config(block_m=64, block_n=128, block_k=32, num_warps=4, num_stages=4),
 )
 TF32_POINTERS = (Config(block_m=64, block_n=128, block_k=32, num_warps=8, num_stages=3, descriptors=""),)
 EXACT = (Config(block_m=64, block_n=64, block_k=32, num_warps=8, num_stages=2, descriptors=""),)
+EXACT_RAGGED = (Config(block_m=64, block_n=64, block_k=16, num_warps=8, num_stages=2, descriptors=""),)
 TUNED: Table[Config] = {}
 """What `bench tune` found: (device, Triton's version) -> bucket, as `bucket_of` gives it -> configuration."""
 LEAST_CLASS, MOST_CLASS = 64, 8192
 """Sizes from half of the first up to it, and all over the last, are tuned together."""
-TILE_SPEED = {(128, 256): 1.0, (256, 128): 1.0, (128, 128): 0.85, (64, 128): 0.65, (64, 64): 0.45}
+TILE_SPEED = {(128, 256): 1.0, (256, 128): 1.0, (128, 128): 0.85, (64, 128): 0.65, (128, 64): 0.65, (64, 64): 0.45}
 """Rate of a tile relative to the largest, from the share of a step that feeds the tensor cores; only ranks tiles."""
 
 
-def path_for(a: torch.Tensor, b: torch.Tensor, arch: int, allow_tf32: bool) -> str:
-    """Why the inputs take pointers; '' when they take descriptors."""
-    if arch < 90:
-        return f"sm_{arch} has no tensor memory accelerator"
-    if a.dtype == torch.float32 and not allow_tf32:
-        return "exact float32 runs on the CUDA cores, from registers"
-    if 0 in (*a.shape, *b.shape):
-        return "an empty dimension"
-    return tma_refusal(a, "a") or tma_refusal(b.t(), "b transposed")
+def configs_for(problem: Problem) -> tuple[Config, ...]:
+    """The configurations that this kind of problem may use, whatever its sizes."""
+    if problem.dtype == torch.float32:
+        if not problem.allow_tf32:
+            return EXACT_RAGGED if problem.ragged else EXACT
+        return TF32_POINTERS if problem.refused else TF32
+    if problem.refused:
+        return POINTERS_RAGGED if problem.ragged else POINTERS
+    return RAGGED if problem.ragged else HOPPER
 
 
-def has_ragged_rows(N: int, dtype: torch.dtype) -> bool:
-    """Whether C's rows are no whole pieces of 16 bytes, so that no descriptor can take them."""
-    return N * dtype.itemsize % TMA_ALIGNMENT != 0
+def bucket_of(problem: Problem) -> Bucket:
+    """Dtype, path, and the classes of M and N, which make the waves."""
+    classes = (size_class(size, LEAST_CLASS, MOST_CLASS) for size in (problem.M, problem.N))
+    path = ("pointers" if problem.refused else "descriptors") + (", ragged rows" if problem.ragged else "")
+    return (dtype_name(problem.dtype, problem.allow_tf32), path, *classes)
 
 
-def configs_for(arch: int, N: int, dtype: torch.dtype, allow_tf32: bool, refused: str) -> tuple[Config, ...]:
-    """The configurations that this kind of problem may use, whatever its M and K."""
-    if dtype == torch.float32:
-        if not allow_tf32:
-            return EXACT
-        return TF32_POINTERS if refused else TF32
-    return POINTERS if refused else RAGGED if has_ragged_rows(N, dtype) else HOPPER
-
-
-def bucket_of(M: int, N: int, dtype: torch.dtype, allow_tf32: bool, refused: str) -> Bucket:
-    """What the choice of a configuration depends on: dtype, path, and the classes of M and N, which make the waves."""
-    classes = (size_class(size, LEAST_CLASS, MOST_CLASS) for size in (M, N))
-    path = "pointers" if refused else "descriptors, ragged rows" if has_ragged_rows(N, dtype) else "descriptors"
-    return (dtype_name(dtype, allow_tf32), path, *classes)
-
-
-def config_for(arch: int, M: int, N: int, dtype: torch.dtype, allow_tf32: bool, refused: str, sms: int) -> Config:
+def config_for(problem: Problem, sms: int) -> Config:
     """The tuned configuration for a problem, or else the best by the rule of `ranked` that specialises no warps."""
-    usual = (c for c in ranked(arch, M, N, dtype, allow_tf32, refused, sms) if not c.warp_specialize)
-    return tuned(TUNED, bucket_of(M, N, dtype, allow_tf32, refused), arch) or next(usual)
+    usual = (c for c in ranked(problem, sms) if not c.warp_specialize)
+    return tuned(TUNED, bucket_of(problem), problem.arch) or next(usual)
 
 
-def ranked(
-    arch: int, M: int, N: int, dtype: torch.dtype, allow_tf32: bool, refused: str, sms: int
-) -> tuple[Config, ...]:
+def ranked(problem: Problem, sms: int) -> tuple[Config, ...]:
     """The configurations by when they finish: whole waves of tiles, each as long as its area over its speed.
 
     Ties go to the earlier entry, so the first of a list is the default for large problems.
     """
 
     def cost(config: Config) -> float:
-        tiles = triton.cdiv(M, config.block_m) * triton.cdiv(N, config.block_n)
+        tiles = triton.cdiv(problem.M, config.block_m) * triton.cdiv(problem.N, config.block_n)
         area = config.block_m * config.block_n
         return float(triton.cdiv(tiles, sms) * area / TILE_SPEED[config.block_m, config.block_n])
 
-    return tuple(sorted(configs_for(arch, N, dtype, allow_tf32, refused), key=cost))
+    return tuple(sorted(configs_for(problem), key=cost))
 
 
 @triton.jit
@@ -256,12 +247,11 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, allow_tf32: bool = False, config
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0] or a.dtype != b.dtype:
         told = " and ".join(f"{list(given.shape)} {given.dtype}" for given in (a, b))
         raise ValueError(f"wanted a [M, K] and b [K, N] of one dtype, got {told}")
-    (M, K), N = a.shape, b.shape[1]
-    arch, sms = target_arch(), sm_count()
-    refused = path_for(a, b, arch, allow_tf32)
-    config = config or config_for(arch, M, N, a.dtype, allow_tf32, refused, sms)
-    if refused and config.descriptors:
-        raise ValueError(f"{config} needs descriptors, refused by {refused}")
+    (M, K), N, sms = a.shape, b.shape[1], sm_count()
+    problem = problem_of(a, b, target_arch(), allow_tf32)
+    config = config or config_for(problem, sms)
+    if problem.refused and config.descriptors:
+        raise ValueError(f"{config} needs descriptors, refused by {problem.refused}")
     c = torch.empty((M, N), dtype=a.dtype, device=a.device)
     programs = min(sms, triton.cdiv(M, config.block_m) * triton.cdiv(N, config.block_n))
     if programs == 0:

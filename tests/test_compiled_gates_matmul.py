@@ -15,7 +15,7 @@ import triton
 from analysis.compiled import Kernel, hot_code, row_of
 from bench.case import Case
 from bench.compile_jobs import outcome_of
-from kernels import matmul_triton
+from kernels import matmul_problem, matmul_triton
 from kernels.registry import op_named
 
 LEANEST = 0.137
@@ -85,6 +85,6 @@ def test_rows_of_whole_words_are_copied_asynchronously(K: int, width: int) -> No
 
 def test_the_default_of_each_shape_is_what_the_gates_see() -> None:
     meta = torch.empty(8192, 8192, dtype=torch.bfloat16, device="meta")
-    assert matmul_triton.path_for(meta, meta.t(), 90, False) == ""
-    assert matmul_triton.has_ragged_rows(8190, torch.bfloat16) and not matmul_triton.has_ragged_rows(8192, meta.dtype)
-    assert matmul_triton.has_ragged_rows(8190, torch.float32) and not matmul_triton.has_ragged_rows(4, torch.float32)
+    assert matmul_problem.path_for(meta, meta.t(), 90, False) == ""
+    assert matmul_problem.has_ragged_rows(8190, torch.bfloat16) and not matmul_problem.has_ragged_rows(8192, meta.dtype)
+    assert matmul_problem.has_ragged_rows(8190, torch.float32) and not matmul_problem.has_ragged_rows(4, torch.float32)

@@ -26,6 +26,7 @@ from kernels import attention_paged_triton as paged
 from kernels import attention_prefill_triton as prefill
 from kernels import kv_append_triton as kv_append
 from kernels import matmul_decode_triton as matmul_decode
+from kernels import matmul_problem
 from kernels import matmul_triton as matmul
 
 HALF = 2  # bytes of a float16
@@ -130,7 +131,7 @@ def matmul_output_rows_far_apart() -> str:
 
 
 def matmul_output_rows_far_apart_by_descriptor() -> str:
-    with patch.object(matmul, "path_for", lambda *inputs: ""):
+    with patch.object(matmul_problem, "path_for", lambda *inputs: ""):
         return ask_matmul(matmul, "tma")
 
 

@@ -25,6 +25,7 @@ from kernels import matmul as matmul_op
 from kernels import matmul_decode as decode_op
 from kernels import matmul_decode_triton as decode
 from kernels import matmul_triton as matmul
+from kernels.matmul_problem import path_for
 
 Multiply = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 TILES = (
@@ -33,7 +34,9 @@ TILES = (
     replace(matmul.HOPPER[0], descriptors="host"),
     *matmul.HOPPER[-2:],
     matmul.POINTERS[1],
+    matmul.POINTERS_RAGGED[0],
     matmul.EXACT[0],
+    matmul.EXACT_RAGGED[0],
 )
 FORMS = (
     decode.Config(form="tile", block_n=64, block_k=128),
@@ -48,7 +51,7 @@ DTYPES = (torch.float16, torch.float32)
 
 def paths(a: torch.Tensor, b: torch.Tensor) -> dict[str, Multiply]:
     """Every way to multiply a [M, K] by b [K, N]."""
-    refused = matmul.path_for(a, b, 90, False)
+    refused = path_for(a, b, 90, False)
     able = [config for config in TILES if not (refused and config.descriptors)]
     ways: dict[str, Multiply] = {"matmul": matmul.matmul}
     ways |= {f"matmul {config}": partial(matmul.matmul, config=config) for config in able}

@@ -1,0 +1,50 @@
+"""What the matmul kernel's choice of path and configuration looks at. Leaves the configurations to `matmul_triton`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from kernels.launch import TMA_ALIGNMENT, tma_refusal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """What the choice of a configuration depends on; `refused` is why the inputs take pointers, '' for descriptors."""
+
+    arch: int
+    M: int
+    N: int
+    K: int
+    dtype: torch.dtype
+    allow_tf32: bool
+    refused: str
+
+    @property
+    def ragged(self) -> bool:
+        """Whether rows are no whole pieces of 16 bytes: of C for descriptors, of C or A and B for pointers."""
+        return has_ragged_rows(self.N, self.dtype) or (bool(self.refused) and has_ragged_rows(self.K, self.dtype))
+
+
+def problem_of(a: torch.Tensor, b: torch.Tensor, arch: int, allow_tf32: bool) -> Problem:
+    """The problem of inputs a [M, K] and b [K, N]."""
+    (M, K), N = a.shape, b.shape[1]
+    refused = path_for(a, b, arch, allow_tf32)
+    return Problem(arch=arch, M=M, N=N, K=K, dtype=a.dtype, allow_tf32=allow_tf32, refused=refused)
+
+
+def path_for(a: torch.Tensor, b: torch.Tensor, arch: int, allow_tf32: bool) -> str:
+    """Why the inputs take pointers; '' when they take descriptors."""
+    if arch < 90:
+        return f"sm_{arch} has no tensor memory accelerator"
+    if a.dtype == torch.float32 and not allow_tf32:
+        return "exact float32 runs on the CUDA cores, from registers"
+    if 0 in (*a.shape, *b.shape):
+        return "an empty dimension"
+    return tma_refusal(a, "a") or tma_refusal(b.t(), "b transposed")
+
+
+def has_ragged_rows(length: int, dtype: torch.dtype) -> bool:
+    """Whether rows of so many elements are no whole pieces of 16 bytes, so that no descriptor can take them."""
+    return length * dtype.itemsize % TMA_ALIGNMENT != 0
