@@ -35,12 +35,13 @@ MANY = 256
 HOPPER_PREFILL = {
     64: (Config(block_n=128, num_warps=8, num_stages=3, ctas_per_sm=1, lazy=True),),
     128: (
-        Config(block_n=128, num_warps=8, num_stages=2, ctas_per_sm=1, lazy=True),
         Config(block_n=64, num_warps=8, num_stages=3, ctas_per_sm=1, lazy=True),
+        Config(block_n=64, num_warps=8, num_stages=4, ctas_per_sm=1, lazy=True),
     ),
     256: (Config(block_n=32, block_m=64, num_warps=8, num_stages=3, ctas_per_sm=1),),
 }
-"""sm_90: two wgmma groups of 64 rows that share every tile of keys."""
+"""sm_90: two wgmma groups of 64 rows that share every tile of keys. Of 128 keys and heads of 128, with an entry a key,
+registers do not always hold a tile."""
 TUNED: Table[Config] = {}
 """What `bench tune` found: (device, Triton's version) -> bucket, as `bucket_of` gives it -> configuration."""
 
