@@ -86,7 +86,7 @@ BLACKWELL_MANY_ROWS = MANY_ROWS | {
 }
 """sm_100: larger tiles leave values in local memory there, under Triton 3.9 (width 64) or any (256)."""
 EXACT = {
-    64: (Config(block_n=16, block_m=16, num_warps=8, num_stages=2, ctas_per_sm=3),),
+    64: (Config(block_n=16, block_m=16, num_warps=8, num_stages=3, ctas_per_sm=3),),
     128: (Config(block_n=16, block_m=16, num_warps=8, num_stages=3, ctas_per_sm=2),),
     256: (Config(block_n=16, block_m=16, num_stages=3, ctas_per_sm=2),),
 }

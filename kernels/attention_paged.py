@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from kernels.attention import masked_attention, packed_backend, packed_sdpa, padded_width, too_wide, visible_keys
+from kernels.attention import masked_attention, packed_backend, packed_sdpa, too_wide, visible_keys
 from kernels.inputs import Sampler, torch_dtype
 from kernels.matmul import spread
 from kernels.spec import Inputs, Outputs, Workload
@@ -193,9 +193,9 @@ def gathered_pages(pool: torch.Tensor, block_table: torch.Tensor, kv_heads: torc
 
 
 def width_and_rows(workload: Workload) -> tuple[int, int]:
-    """Padded head width, and packed rows of a KV head."""
+    """Head width, and packed rows of a KV head."""
     a = workload.axes
-    return padded_width(max(a["head_dim"], a.get("v_head_dim", 0))), a["q_len"] * a["q_heads"] // a["kv_heads"]
+    return max(a["head_dim"], a.get("v_head_dim", 0)), a["q_len"] * a["q_heads"] // a["kv_heads"]
 
 
 def configs(workload: Workload, arch: int) -> tuple[Any, ...]:

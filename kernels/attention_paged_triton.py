@@ -30,6 +30,8 @@ from kernels.packed_rows import store_rows
 from kernels.softmax import FLOOR, LOG2_E, no_sums, softmax_step
 from kernels.tuned import Bucket, Table, dtype_name, tuned_first
 
+OLDER = 80
+"""The arch whose configurations sm_90 takes for what its own do not hold."""
 MANY = 256
 """From so many packed rows on a problem is a prefill, and arithmetic bounds it."""
 HOPPER_PREFILL = {
@@ -46,17 +48,21 @@ TUNED: Table[Config] = {}
 """What `bench tune` found: (device, Triton's version) -> bucket, as `bucket_of` gives it -> configuration."""
 
 
-def bucket_of(dtype: torch.dtype, width: int, rows: int, page_size: int) -> Bucket:
+def bucket_of(dtype: torch.dtype, head_dim: int, rows: int, page_size: int) -> Bucket:
     """What the choice of a configuration depends on: that of the op without pages, prefill, and the page size."""
+    width = padded_width(head_dim)
     kind = (dtype_name(dtype), width, "prefill") if rows >= MANY else decode.bucket_of(dtype, width, rows)
     return (*kind, page_size)
 
 
-def configs_for(dtype: torch.dtype, width: int, rows: int, page_size: int, arch: int) -> tuple[Config, ...]:
-    """The configurations for a padded head width and a number of packed rows, the default first."""
+def configs_for(dtype: torch.dtype, head_dim: int, rows: int, page_size: int, arch: int) -> tuple[Config, ...]:
+    """The configurations for a head width and a number of packed rows, the default first."""
+    width = padded_width(head_dim)
     prefill = arch == 90 and rows >= MANY and dtype != torch.float32
-    usual = HOPPER_PREFILL[width] if prefill else decode.configs_for(dtype, width, rows, arch)
-    return tuned_first(TUNED, bucket_of(dtype, width, rows, page_size), usual, arch)
+    # One or two warps do not hold page addresses beside the masks of a padded head, or beside the widest.
+    holds = rows >= decode.MANY or head_dim == width < WIDEST_HEAD
+    usual = HOPPER_PREFILL[width] if prefill else decode.configs_for(dtype, width, rows, arch if holds else OLDER)
+    return tuned_first(TUNED, bucket_of(dtype, head_dim, rows, page_size), usual, arch)
 
 
 @triton.jit
@@ -220,7 +226,7 @@ def attention_paged(
     _check(q, k_pool, v_pool, block_table, kv_lens)
     (B, Sq, Hq, D), (page_size, Hkv), Dv = q.shape, k_pool.shape[1:3], v_pool.shape[3]
     rows = Sq * Hq // max(1, Hkv)
-    config = config or configs_for(q.dtype, padded_width(max(D, Dv)), rows, page_size, target_arch())[0]
+    config = config or configs_for(q.dtype, max(D, Dv), rows, page_size, target_arch())[0]
     out = torch.empty((B, Sq, Hq, Dv), dtype=q.dtype, device=q.device)
     lse = torch.empty((B, Hq, Sq) if return_lse else (1,), dtype=torch.float32, device=q.device)
     if B * Sq * Hq:
@@ -241,9 +247,8 @@ def _launch(
     partial, partial_lse = partials(out, splits if splits > 1 else 0)
     strides = [stride for tensor in (q, k_pool, v_pool, block_table) for stride in tensor.stride()]
     pdl = config.pdl and splits > 1
-    # Offsets that stay from tile to tile of whole pages take registers that a warp alone, exact float32 and padded
-    # heads do not have.
-    roomy = config.num_warps > 1 and q.dtype != torch.float32 and padded_width(D) == D
+    # Offsets that stay from tile to tile of whole pages take registers: only eight lazy warps have them to spare.
+    roomy = config.lazy and config.num_warps == 8 and padded_width(D) == D
     one_page = roomy and page_size % config.block_n == 0
     _attention_paged_kernel[(row_tiles * splits * Hkv * B,)](
         q, k_pool, v_pool, block_table, kv_lens, out, lse, partial, partial_lse, Sq, Hkv, group, splits, B, row_tiles,

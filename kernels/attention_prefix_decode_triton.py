@@ -11,7 +11,6 @@ Bound: over the prefix arithmetic, from about 32 sequences of 8 heads a KV head 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import torch
 import triton
@@ -29,8 +28,8 @@ class Config(decode.Config):
     another walk. What follows the prefix takes attention_decode's own."""
 
 
-SMALL_TILE = 16
-"""Rows of float32 tiles, whose values more warps share instead."""
+ELSEWHERE = {"block_m": 32, "block_n": 64}
+"""Of a tile at most on sm_80 and sm_100, where values of a larger one wait in local memory."""
 TUNED: Table[Config] = {}
 """What `bench tune` found: (device, Triton's version) -> bucket, as `bucket_of` gives it -> configuration."""
 
@@ -42,15 +41,10 @@ def bucket_of(dtype: torch.dtype, width: int, rows: int) -> Bucket:
 
 def configs_for(dtype: torch.dtype, width: int, rows: int, arch: int) -> tuple[Config, ...]:
     """The configurations for a padded head width and a number of packed rows, the default first."""
-    fit = asdict if arch == 90 else _fewer_values
-    usual = tuple(Config(**fit(c)) for c in decode.configs_for(dtype, width, rows, arch) if not c.pdl)
-    return tuned_first(TUNED, bucket_of(dtype, width, rows), usual, arch)
-
-
-def _fewer_values(config: decode.Config) -> dict[str, Any]:
-    """sm_80 and sm_100: one value of a larger tile waits in local memory there."""
-    exact = config.block_m <= SMALL_TILE
-    return asdict(config) | ({"num_warps": 8} if exact else {"block_m": min(config.block_m, 2 * SMALL_TILE)})
+    fields = [asdict(c) for c in decode.configs_for(dtype, width, rows, arch) if not c.pdl]
+    if arch != 90:
+        fields = [of | {name: min(of[name], most) for name, most in ELSEWHERE.items()} for of in fields]
+    return tuned_first(TUNED, bucket_of(dtype, width, rows), tuple(Config(**of) for of in fields), arch)
 
 
 def attention_prefix_decode(
