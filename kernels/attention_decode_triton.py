@@ -87,7 +87,7 @@ EXACT = {
     256: (Config(block_n=16, block_m=16, num_stages=3, ctas_per_sm=2),),
 }
 """float32: products on the CUDA cores, from registers, which hold no more rows."""
-BLACKWELL_EXACT = EXACT | {64: (replace(EXACT[64][0], num_warps=8, ctas_per_sm=3),)}  # four warps spill under Triton 3.6
+BLACKWELL_EXACT = EXACT | {64: (replace(EXACT[64][0], num_warps=8, ctas_per_sm=3),)}  # 4 warps spill under Triton 3.6
 TUNED: Table[Config] = {}
 """What `bench tune` found: (device, Triton's version) -> bucket, as `bucket_of` gives it -> configuration."""
 MAX_QUERIES, MAX_SPLITS = 8, 64
