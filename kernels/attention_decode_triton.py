@@ -11,7 +11,7 @@ Bound: DRAM (intensity about Sq x Hq / Hkv FLOP/byte in bfloat16); the launch fl
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -86,11 +86,12 @@ BLACKWELL_MANY_ROWS = MANY_ROWS | {
 }
 """sm_100: larger tiles leave values in local memory there, under Triton 3.9 (width 64) or any (256)."""
 EXACT = {
-    64: (Config(block_n=16, block_m=16, num_warps=8, num_stages=3, ctas_per_sm=3),),
+    64: (Config(block_n=16, block_m=16, num_stages=2, ctas_per_sm=4),),
     128: (Config(block_n=16, block_m=16, num_warps=8, num_stages=3, ctas_per_sm=2),),
     256: (Config(block_n=16, block_m=16, num_stages=3, ctas_per_sm=2),),
 }
 """float32: products on the CUDA cores, from registers, which hold no more rows."""
+BLACKWELL_EXACT = EXACT | {64: (replace(EXACT[64][0], num_warps=8, ctas_per_sm=3),)}  # 4 warps spill under Triton 3.6
 TUNED: Table[Config] = {}
 """What `bench tune` found: (device, Triton's version) -> bucket, as `bucket_of` gives it -> configuration."""
 MAX_SPLITS = 64
@@ -106,9 +107,9 @@ def bucket_of(dtype: torch.dtype, width: int, rows: int) -> Bucket:
 def configs_for(dtype: torch.dtype, width: int, rows: int, arch: int) -> tuple[Config, ...]:
     """The configurations for a padded head width and a number of packed rows, the default first."""
     many = HOPPER_MANY_ROWS if arch == 90 else BLACKWELL_MANY_ROWS if arch >= 100 else MANY_ROWS
-    few = HOPPER if arch == 90 else HALF
-    usual = (EXACT if dtype == torch.float32 else many if rows >= MANY else few)[width]
-    return tuned_first(TUNED, bucket_of(dtype, width, rows), usual, arch)
+    few, exact = HOPPER if arch == 90 else HALF, BLACKWELL_EXACT if arch >= 100 else EXACT
+    usual = exact if dtype == torch.float32 else many if rows >= MANY else few
+    return tuned_first(TUNED, bucket_of(dtype, width, rows), usual[width], arch)
 
 
 def splits_for(walks: int, longest: int, config: Config, sms: int) -> int:

@@ -22,9 +22,10 @@ class Problem:
     refused: str
 
     @property
-    def ragged(self) -> bool:
-        """Whether rows are no whole pieces of 16 bytes: of C for descriptors, of C or A and B for pointers."""
-        return has_ragged_rows(self.N, self.dtype) or (bool(self.refused) and has_ragged_rows(self.K, self.dtype))
+    def ragged(self) -> str:
+        """Of "N" and "K" those that make rows of no whole pieces of 16 bytes: N those of C, K those of A and B."""
+        sizes = {"N": self.N, "K": self.K}
+        return "".join(axis for axis, size in sizes.items() if has_ragged_rows(size, self.dtype))
 
 
 def problem_of(a: torch.Tensor, b: torch.Tensor, arch: int, allow_tf32: bool) -> Problem:

@@ -84,11 +84,11 @@ POINTERS = (
     Config(block_m=128, block_n=128, block_k=32, num_warps=8, num_stages=4, descriptors=""),
     Config(block_m=64, block_n=64, block_k=32, num_warps=4, num_stages=4, descriptors=""),
 )
-POINTERS_RAGGED = (
+OLDER_RAGGED = (
     Config(block_m=128, block_n=64, block_k=32, num_warps=8, num_stages=4, descriptors=""),
     POINTERS[1],
 )
-"""For rows that are no whole pieces of 16 bytes: more addresses a thread, so fewer accumulators."""
+"""sm_80, N and K ragged: more addresses a thread, which the accumulators of a wider tile leave no registers for."""
 TF32 = (
     Config(block_m=128, block_n=128, block_k=32, num_warps=8, num_stages=4),
     Config(block_m=64, block_n=128, block_k=32, num_warps=4, num_stages=4),
@@ -108,17 +108,17 @@ def configs_for(problem: Problem) -> tuple[Config, ...]:
     """The configurations that this kind of problem may use, whatever its sizes."""
     if problem.dtype == torch.float32:
         if not problem.allow_tf32:
-            return EXACT_RAGGED if problem.ragged else EXACT
+            return EXACT_RAGGED if "K" in problem.ragged else EXACT
         return TF32_POINTERS if problem.refused else TF32
     if problem.refused:
-        return POINTERS_RAGGED if problem.ragged else POINTERS
-    return RAGGED if problem.ragged else HOPPER
+        return OLDER_RAGGED if problem.arch < 90 and problem.ragged == "NK" else POINTERS
+    return RAGGED if "N" in problem.ragged else HOPPER
 
 
 def bucket_of(problem: Problem) -> Bucket:
     """Dtype, path, and the classes of M and N, which make the waves."""
     classes = (size_class(size, LEAST_CLASS, MOST_CLASS) for size in (problem.M, problem.N))
-    path = ("pointers" if problem.refused else "descriptors") + (", ragged rows" if problem.ragged else "")
+    path = ("pointers" if problem.refused else "descriptors") + (f", ragged {problem.ragged}" if problem.ragged else "")
     return (dtype_name(problem.dtype, problem.allow_tf32), path, *classes)
 
 

@@ -121,9 +121,12 @@ def test_buckets_are_what_the_rules_tell_apart() -> None:
         sizes = {axis: size for axis, size in found.axes.items() if size is not None} | axes
         return found.bucket(found.describe_axes(sizes, dtype, ()), 90)
 
-    assert bucket("matmul", M=300, N=4096, K=7) == ("bfloat16", "pointers", 512, 4096), "rows of 14 bytes"
+    assert bucket("matmul", M=300, N=4096, K=7) == ("bfloat16", "pointers, ragged K", 512, 4096), "rows of 14 bytes"
+    assert bucket("matmul", "float32", M=64, N=64, K=8)[1] == "pointers", "rows of 32 bytes, on the CUDA cores"
+    assert bucket("matmul", "float32", M=64, N=9, K=8)[1] == "pointers, ragged N", "rows of 36 bytes"
+    assert bucket("matmul", M=64, N=9, K=9)[1] == "pointers, ragged NK"
     assert bucket("matmul", M=1, N=100_000, K=64) == ("bfloat16", "descriptors", 64, 8192)
-    assert bucket("matmul", M=64, N=99, K=64) == ("bfloat16", "descriptors, ragged rows", 64, 128)
+    assert bucket("matmul", M=64, N=99, K=64) == ("bfloat16", "descriptors, ragged N", 64, 128)
     assert bucket("matmul", "tfloat32", M=512, N=512, K=64)[0] == "tfloat32"
     rows = [bucket("matmul_decode", M=M, N=8, K=8)[1] for M in (1, 2, 16, 17, 64)]
     assert rows == [1, 16, 16, 64, 64]

@@ -34,7 +34,7 @@ TILES = (
     replace(matmul.HOPPER[0], descriptors="host"),
     *matmul.HOPPER[-2:],
     matmul.POINTERS[1],
-    matmul.POINTERS_RAGGED[0],
+    matmul.OLDER_RAGGED[0],
     matmul.EXACT[0],
     matmul.EXACT_RAGGED[0],
 )
