@@ -232,4 +232,4 @@ def test_a_worker_starts_without_torchs_compiler() -> None:
     """torch._dynamo, which `torch.nn.attention.bias` imports, takes as long as all else: every process would wait."""
     loaded = modules_after("-c", "import bench.worker")
     assert "torch" in loaded and "kernels.registry" in loaded
-    assert "torch._dynamo" not in loaded
+    assert not {name for name in loaded if name.startswith("torch._dynamo")}
