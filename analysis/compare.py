@@ -18,7 +18,7 @@ import pandas as pd
 from analysis.comparable import PREFIX, compared_conditions, told_lines
 from analysis.processes import order_of, paired, spreads
 from analysis.sides import KEY, UNTIMED
-from analysis.stats import CONFIDENCE, RERUN_CONFIDENCE
+from analysis.stats import CONFIDENCE, rerun_confidence
 from analysis.verdicts import COMPARED, FLAGGED, FRESH, Rules, Verdict, confirmed, judged
 from bench.record import Status
 
@@ -72,7 +72,9 @@ def compare(
     """
     rows, warnings = _verdicts(baseline, candidate, rules, allowed, noise)
     if rerun:
-        again, more = _verdicts(*rerun, rules, allowed, noise, RERUN_CONFIDENCE)
+        flagged = rows[rows["verdict"].isin(FLAGGED)]
+        confidence = rerun_confidence(flagged["few"].sum() if len(flagged) else 0)
+        again, more = _verdicts(*rerun, rules, allowed, noise, confidence)
         rows, warnings = _confirmed(rows, again), list(dict.fromkeys([*warnings, *more]))
     rows = _ordered(_described(rows, baseline, candidate))
     warnings += [

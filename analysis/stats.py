@@ -21,6 +21,19 @@ RERUN_CONFIDENCE = 0.97
 At 97 % they have 0.14, and 8 pairs still find 3 % at a spread of 1 % 99 times in 100; at 98 % they do not (simulated).
 """
 
+CHANCE = 0.2
+"""Of any interval of a rerun to exclude 1 by chance, where thresholds alone picked what was rerun."""
+
+
+def rerun_confidence(screened: float) -> float:
+    """Of the intervals of a rerun.
+
+    Args:
+        screened: cases that fewer processes than an interval needs flagged. Noise flags nearly all of them, so that the
+            rerun alone decides and its intervals share CHANCE; what an interval flagged has passed one test already.
+    """
+    return max(RERUN_CONFIDENCE, 1 - CHANCE / max(screened, 1))
+
 
 def welch(sums: Sequence[Floats]) -> tuple[Floats, Floats]:
     """(standard error, degrees of freedom) of the difference of two means whose variances need not be equal.
