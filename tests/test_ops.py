@@ -24,7 +24,6 @@ from kernels.spec import Inputs, Op, UnsupportedError, Workload
 EVERY_OP = (*OPS, *ROOF_OPS)
 TABLES = ("kv_lens", "positions", "block_table")
 """Inputs that tell where data lies: moved, but counted as overhead."""
-NO_ARITHMETIC = ("kv_append",)
 OUTPUT_BUFFERS = ("y",)
 """Inputs that are written instead of read."""
 
@@ -129,13 +128,11 @@ def test_an_append_counts_the_new_rows_twice_and_nothing_of_the_cache() -> None:
 
 def counted_alike(op: Op) -> list[Workload]:
     """Check workloads of which torch counts what is useful: those without a mask, since it takes every pair."""
-    if op.name in NO_ARITHMETIC:
-        return list(op.check_workloads)
     unmasked = [replace(w, axes={**w.axes, "causal": 0}) if "causal" in w.axes else w for w in op.check_workloads]
     return [w for w in unmasked if "causal" in w.axes or (w.axes.get("q_len", 1) == 1 and not w.kv_lens)]
 
 
-@pytest.mark.parametrize("op", OPS, ids=by_name)
+@pytest.mark.parametrize("op", [op for op in OPS if op.name.startswith(("matmul", "attention"))], ids=by_name)
 def test_declared_flops_are_what_torch_counts(op: Op) -> None:
     workloads = counted_alike(op)
     assert len(workloads) >= 2
@@ -143,8 +140,7 @@ def test_declared_flops_are_what_torch_counts(op: Op) -> None:
         with FlopCounterMode(display=False) as counter:
             op.eager(**op.make_inputs(workload, "cpu", 0))
         counted = counter.get_total_flops()
-        assert (counted == 0) == (op.name in NO_ARITHMETIC)
-        assert op.work(workload).flops == counted, workload.key
+        assert op.work(workload).flops == counted > 0, workload.key
 
 
 @pytest.mark.parametrize(("op", "provider", "workload"), checks())
