@@ -208,7 +208,8 @@ def _joined(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
     new = right.loc[~right["id_b"].isin(pairs["id_b"]), plain]
     parts = [missing.add_suffix("_a").assign(side="left"), new.add_suffix("_b").assign(side="right")]
     cases = pd.concat([pd.concat(both, axis=1).assign(side="both"), *parts], ignore_index=True)
-    elsewhere = cases["case_id_a"].isin(b["case_id"]) | cases["case_id_b"].isin(a["case_id"])
+    of_a, of_b = (set(side["case_id"].tolist()) for side in (a, b))
+    elsewhere = [x in of_b or y in of_a for x, y in zip(cases["case_id_a"], cases["case_id_b"], strict=True)]
     return cases.assign(case_id=cases["case_id_a"].fillna(cases["case_id_b"]), elsewhere=elsewhere)
 
 
