@@ -221,7 +221,7 @@ def test_make_test_lints_then_runs_the_timed_tests_alone() -> None:
         "ruff check",
         "ruff format --check",
         "-m mypy",
-        "pytest -n 2 -m 'not speed and not perf'",
+        "pytest -n 2 -m 'not speed and not perf and not matrix'",
         "tests/interpreter",
     ]
     steps.append("pytest -m speed")
