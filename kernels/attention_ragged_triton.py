@@ -23,6 +23,7 @@ import triton
 import triton.language as tl
 from triton.language.extra import cuda
 
+from kernels import attention_decode_triton as decode
 from kernels import attention_paged_triton as paged
 from kernels.attention import padded_width
 from kernels.attention_decode_triton import Config, block_rows
@@ -39,6 +40,8 @@ from kernels.tuned import Bucket, Table, tuned_first
 
 TUNED: Table[Config] = {}
 """What `bench tune` found: (device, Triton's version) -> bucket, as `bucket_of` gives it -> configuration."""
+FEW = 16
+"""Packed rows up to which a tile is the smallest."""
 FIELDS = tl.constexpr(5)
 """Columns of `kernels.ragged_plan.ITEM`."""
 
@@ -49,12 +52,13 @@ def bucket_of(dtype: torch.dtype, head_dim: int, rows: int, page_size: int) -> B
     Args:
         page_size: 0 for keys without pages.
     """
-    return paged.bucket_of(dtype, head_dim, rows, page_size)
+    return paged.bucket_of(dtype, head_dim, rows if rows <= FEW else max(rows, decode.MANY), page_size)
 
 
 def configs_for(dtype: torch.dtype, head_dim: int, rows: int, page_size: int, arch: int) -> tuple[Config, ...]:
     """The configurations for a head width and the most packed rows of a sequence, the default first."""
-    usual = paged.usual_for(dtype, head_dim, rows, arch)
+    # A warp or two do not hold a tile of more rows; of those between, each is worth a tile that four warps share.
+    usual = paged.usual_for(dtype, head_dim, rows if rows <= FEW else max(rows, decode.MANY), arch)
     return tuned_first(TUNED, bucket_of(dtype, head_dim, rows, page_size), usual, arch)
 
 
