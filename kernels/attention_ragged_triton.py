@@ -17,6 +17,7 @@ Bound: arithmetic for long chunks, DRAM for decode tokens, each by its share of 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 import triton
@@ -36,30 +37,56 @@ from kernels.packed_rows import store_rows
 from kernels.ragged_plan import MOST_PIECES, Lengths
 from kernels.ragged_tables import Tables, tables_for
 from kernels.softmax import FLOOR, LN_2, LOG2_E, no_sums, walk_keys
-from kernels.tuned import Bucket, Table, tuned_first
+from kernels.tuned import Bucket, Table, dtype_name, tuned_first
 
 TUNED: Table[Config] = {}
 """What `bench tune` found: (device, Triton's version) -> bucket, as `bucket_of` gives it -> configuration."""
 FEW = 16
 """Packed rows up to which a tile is the smallest."""
+MIDDLE = {
+    64: (Config(block_n=64, block_m=64, num_warps=8, num_stages=3, ctas_per_sm=2),),
+    128: (Config(block_n=64, block_m=64, num_stages=3, ctas_per_sm=2, lazy=True),),
+    256: (Config(block_n=32, block_m=64, num_warps=8, num_stages=3, ctas_per_sm=1),),
+}
+"""sm_90, more rows than the fewest but no prefill: drafts, small chunks."""
+PADDED = {
+    64: (Config(block_n=64, num_stages=3, ctas_per_sm=3, lazy=True),),
+    128: (Config(block_n=64, num_stages=3, ctas_per_sm=2, lazy=True),),
+    256: (Config(block_n=32, num_stages=3, ctas_per_sm=2),),
+}
+"""sm_90, few rows of heads narrower than their tile, whose masks take registers; the widest heads take these too."""
+ELSEWHERE = {"block_m": 32, "block_n": 64}
+"""Of a tile at most on sm_80 and sm_100, where values of a larger one wait in local memory."""
 FIELDS = tl.constexpr(5)
 """Columns of `kernels.ragged_plan.ITEM`."""
 
 
 def bucket_of(dtype: torch.dtype, head_dim: int, rows: int, page_size: int) -> Bucket:
-    """What the choice of a configuration depends on: as of the paged ops, by the most packed rows of a sequence.
+    """What the choice of a configuration depends on: the most packed rows of a sequence decide for all.
 
     Args:
         page_size: 0 for keys without pages.
     """
-    return paged.bucket_of(dtype, head_dim, rows if rows <= FEW else max(rows, decode.MANY), page_size)
+    kind = "few rows" if rows <= FEW else "prefill" if rows >= paged.MANY else "rows between"
+    return (dtype_name(dtype), padded_width(head_dim), kind, page_size)
 
 
 def configs_for(dtype: torch.dtype, head_dim: int, rows: int, page_size: int, arch: int) -> tuple[Config, ...]:
     """The configurations for a head width and the most packed rows of a sequence, the default first."""
-    # A warp or two do not hold a tile of more rows; of those between, each is worth a tile that four warps share.
-    usual = paged.usual_for(dtype, head_dim, rows if rows <= FEW else max(rows, decode.MANY), arch)
-    return tuned_first(TUNED, bucket_of(dtype, head_dim, rows, page_size), usual, arch)
+    return tuned_first(TUNED, bucket_of(dtype, head_dim, rows, page_size), _usual(dtype, head_dim, rows, arch), arch)
+
+
+def _usual(dtype: torch.dtype, head_dim: int, rows: int, arch: int) -> tuple[Config, ...]:
+    width = padded_width(head_dim)
+    if arch != 90 and dtype != torch.float32:
+        found = decode.configs_for(dtype, width, rows, arch)
+        return tuple(replace(c, **{name: min(getattr(c, name), most) for name, most in ELSEWHERE.items()}) for c in found)
+    if dtype == torch.float32 or rows >= paged.MANY:
+        return paged.usual_for(dtype, head_dim, rows, arch)
+    # One warp does not hold more rows than the fewest: of those between, a tile is worth four warps or eight.
+    if rows > FEW:
+        return MIDDLE[width]
+    return paged.usual_for(dtype, head_dim, rows, arch)[:2] if head_dim == width < 256 else PADDED[width]
 
 
 @triton.jit(launch_metadata=attention_ragged_launch)

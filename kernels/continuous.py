@@ -23,9 +23,7 @@ def prompt_workloads(model: Model, tp: int, batches: Mapping[str, Sequence[int]]
     return made
 
 
-def step_workloads(
-    model: Model, tp: int, steps: Mapping[str, Lengths], page_size: int, dtype: str
-) -> list[Workload]:
+def step_workloads(model: Model, tp: int, steps: Mapping[str, Lengths], page_size: int, dtype: str) -> list[Workload]:
     """Op attention_mixed: (new tokens, keys) of the sequences of each step, over a paged cache."""
     made = []
     for heads, source in full_attention(model, tp):
@@ -40,9 +38,7 @@ def _sizes(lengths: Lengths) -> dict[str, int]:
     return {"batch": len(lengths), "q_len": max(q_lens), "kv_len": max(kv_lens)}
 
 
-def _continuous(
-    phase: str, axes: dict[str, int], lengths: Lengths, source: tuple[str, ...], dtype: str
-) -> Workload:
+def _continuous(phase: str, axes: dict[str, int], lengths: Lengths, source: tuple[str, ...], dtype: str) -> Workload:
     """Lengths are told only where sequences differ: batches of equal ones are points of one line."""
     q_lens, kv_lens = zip(*lengths, strict=True)
     return Workload(

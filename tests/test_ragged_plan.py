@@ -76,7 +76,9 @@ def test_every_key_is_walked_once_by_each_row_tile(data: st.DataObject) -> None:
     for (b, tile, piece, pieces, _), n in zip(made.items, keys, strict=True):
         assert 0 <= piece < pieces <= MOST_PIECES
         by_tile.setdefault((b, tile), []).append((piece, n))
-    wanted = {(t.sequence, t.row_tile): t.reach for t in row_tiles(lengths, how["group"], how["block_m"], causal=causal)}
+    wanted = {
+        (t.sequence, t.row_tile): t.reach for t in row_tiles(lengths, how["group"], how["block_m"], causal=causal)
+    }
     assert {tile: sum(n for _, n in pieces) for tile, pieces in by_tile.items()} == wanted
     for pieces in by_tile.values():
         assert sorted(piece for piece, _ in pieces) == list(range(len(pieces)))
