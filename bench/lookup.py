@@ -6,6 +6,7 @@ import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from bench.case import Case, select
 from bench.suites import question_workloads, suite_cases
@@ -57,7 +58,10 @@ def _parsed(text: str, own: Sequence[Op]) -> Case | None:
         op = op_named(parts["op"], (*ROOF_OPS, *own))
         given = {axis: int(size) for axis, _, size in (pair.partition("=") for pair in sizes.split(","))}
         [workload] = question_workloads(op, {axis: [size] for axis, size in given.items()}, [parts["dtype"]], ())
-        lens = {name: tuple(map(int, text.split("+"))) for name, _, text in (part.partition("=") for part in ragged)}
+        lens: dict[str, Any] = {}
+        for part in ragged:
+            name, _, listed = part.partition("=")
+            lens[name] = tuple(map(int, listed.split("+")))
         case = Case(op, parts["provider"], replace(workload, axes=given, **lens))
     except ValueError:
         return None

@@ -17,32 +17,43 @@ Bound: arithmetic for long chunks, DRAM for decode tokens, each by its share of 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import torch
 import triton
 import triton.language as tl
 from triton.language.extra import cuda
 
-from kernels import attention_decode_triton as decode
 from kernels import attention_paged_triton as paged
 from kernels.attention import padded_width
 from kernels.attention_decode_triton import Config, block_rows
-from kernels.attention_merge_triton import add_parts, shared_options
+from kernels.attention_merge_triton import shared_options
 from kernels.attention_paged_triton import walk_pages
 from kernels.attention_ragged import check_mixed, check_varlen
 from kernels.launch import sm_count, target_arch
-from kernels.launch_work import attention_ragged_launch, ragged_merge_launch
+from kernels.launch_work import attention_ragged_launch
 from kernels.packed_rows import store_rows
-from kernels.ragged_plan import MOST_PIECES, Lengths
+from kernels.ragged_merge_triton import FIELDS, launch_ragged_merge
+from kernels.ragged_plan import Lengths
 from kernels.ragged_tables import Tables, tables_for
-from kernels.softmax import FLOOR, LN_2, LOG2_E, no_sums, walk_keys
+from kernels.softmax import FLOOR, LOG2_E, no_sums, walk_keys
 from kernels.tuned import Bucket, Table, dtype_name, tuned_first
 
 TUNED: Table[Config] = {}
 """What `bench tune` found: (device, Triton's version) -> bucket, as `bucket_of` gives it -> configuration."""
 FEW = 16
 """Packed rows up to which a tile is the smallest."""
+HOPPER_FEW = {
+    64: (
+        Config(block_n=64, num_warps=1, num_stages=3, ctas_per_sm=4, lazy=True),
+        Config(block_n=128, num_stages=3, ctas_per_sm=2),
+    ),
+    128: (
+        Config(block_n=16, num_warps=1, num_stages=4, ctas_per_sm=4, lazy=True),
+        Config(block_n=64, num_stages=3, ctas_per_sm=2, lazy=True),
+    ),
+    256: (Config(block_n=32, num_stages=3, ctas_per_sm=2),),
+}
+"""sm_90. Of heads of 128 a warp alone does not hold 32 keys beside a schedule under every Triton."""
 MIDDLE = {
     64: (Config(block_n=64, block_m=64, num_warps=8, num_stages=3, ctas_per_sm=2),),
     128: (Config(block_n=64, block_m=64, num_stages=3, ctas_per_sm=2, lazy=True),),
@@ -55,10 +66,12 @@ PADDED = {
     256: (Config(block_n=32, num_stages=3, ctas_per_sm=2),),
 }
 """sm_90, few rows of heads narrower than their tile, whose masks take registers; the widest heads take these too."""
-ELSEWHERE = {"block_m": 32, "block_n": 64}
-"""Of a tile at most on sm_80 and sm_100, where values of a larger one wait in local memory."""
-FIELDS = tl.constexpr(5)
-"""Columns of `kernels.ragged_plan.ITEM`."""
+ELSEWHERE = {
+    64: (Config(block_n=32, block_m=32, num_stages=3, ctas_per_sm=4),),
+    128: (Config(block_n=32, block_m=32, num_stages=3, ctas_per_sm=3),),
+    256: (Config(block_n=32, block_m=32, num_stages=2, ctas_per_sm=2),),
+}
+"""sm_80 and sm_100, where values of larger tiles wait in local memory under one Triton or another."""
 
 
 def bucket_of(dtype: torch.dtype, head_dim: int, rows: int, page_size: int) -> Bucket:
@@ -78,15 +91,13 @@ def configs_for(dtype: torch.dtype, head_dim: int, rows: int, page_size: int, ar
 
 def _usual(dtype: torch.dtype, head_dim: int, rows: int, arch: int) -> tuple[Config, ...]:
     width = padded_width(head_dim)
-    if arch != 90 and dtype != torch.float32:
-        found = decode.configs_for(dtype, width, rows, arch)
-        return tuple(replace(c, **{name: min(getattr(c, name), most) for name, most in ELSEWHERE.items()}) for c in found)
-    if dtype == torch.float32 or rows >= paged.MANY:
+    if dtype == torch.float32:
         return paged.usual_for(dtype, head_dim, rows, arch)
-    # One warp does not hold more rows than the fewest: of those between, a tile is worth four warps or eight.
-    if rows > FEW:
-        return MIDDLE[width]
-    return paged.usual_for(dtype, head_dim, rows, arch)[:2] if head_dim == width < 256 else PADDED[width]
+    if arch != 90:
+        return ELSEWHERE[width]
+    if rows >= paged.MANY:
+        return paged.HOPPER_PREFILL[width]
+    return MIDDLE[width] if rows > FEW else HOPPER_FEW[width] if head_dim == width else PADDED[width]
 
 
 @triton.jit(launch_metadata=attention_ragged_launch)
@@ -163,44 +174,6 @@ def _attention_ragged_kernel(
         store_rows(
             acc, m, total, out, lse, partial, partial_lse, batch * 0, q_start + token, head, inside, total_q,
             kv_heads * group, piece, pieces, lo < hi, DV, WIDTH_V, False, LSE)
-
-
-@triton.jit(launch_metadata=ragged_merge_launch)
-def _merge_ragged_kernel(
-    partial, partial_lse, merged, starts_q, out, lse, total_q, kv_heads, group, stride_starts,
-    DV: tl.constexpr, WIDTH_V: tl.constexpr, BLOCK_M: tl.constexpr, MOST: tl.constexpr, LSE: tl.constexpr,
-    PDL: tl.constexpr,
-):  # fmt: skip
-    """One program a row of a tile in pieces, whose parts lie one after another."""
-    place = tl.program_id(0) % BLOCK_M
-    kv_head = tl.program_id(0) // BLOCK_M % kv_heads
-    item = merged + tl.program_id(0) // (BLOCK_M * kv_heads) * FIELDS
-    batch = tl.load(item).to(tl.int64)
-    row = tl.load(item + 1) * BLOCK_M + place
-    pieces = tl.load(item + 3)
-    q_start = tl.load(starts_q + batch * stride_starts)
-    q_len = tl.load(starts_q + (batch + 1) * stride_starts) - q_start
-    token = row // group
-    if token < q_len:
-        tile = tl.load(item + 4).to(tl.int64) * kv_heads + kv_head * pieces
-        first = tile * BLOCK_M + place * pieces
-        parts = tl.arange(0, MOST)
-        dv = tl.arange(0, WIDTH_V)
-        if PDL:
-            cuda.gdc_wait()
-        each = tl.load(partial_lse + first + parts, mask=parts < pieces, other=float("-inf")) / LN_2
-        most = tl.max(each, 0)
-        shift = tl.where(most == float("-inf"), 0.0, most)
-        total = tl.sum(tl.exp2(each - shift), 0)
-        acc = tl.zeros([WIDTH_V], tl.float32)
-        acc = add_parts(acc, partial + first * DV, partial_lse + first, 0, pieces, shift, dv, DV)
-        safe = tl.where(total == 0.0, 1.0, total)
-        head = kv_head * group + row % group
-        flat = (q_start + token).to(tl.int64) * (kv_heads * group) + head
-        tl.store(out + flat * DV + dv, (acc / safe).to(out.dtype.element_ty), mask=dv < DV)
-        if LSE:
-            natural = tl.where(total == 0.0, float("-inf"), (shift + tl.log2(safe)) * LN_2)
-            tl.store(lse + head.to(tl.int64) * total_q + q_start + token, natural)
 
 
 def attention_varlen(
@@ -312,7 +285,4 @@ def _launch(
         num_warps=config.num_warps, **shared,
     )  # fmt: skip
     if merged:
-        _merge_ragged_kernel[(merged * Hkv * tables.block_m,)](
-            partial, partial_lse, tables.merged, starts_q, out, lse, total_q, Hkv, Hq // Hkv, starts_q.stride(0),
-            BLOCK_M=tables.block_m, MOST=MOST_PIECES, num_warps=2, **shared,
-        )  # fmt: skip
+        launch_ragged_merge(partial, partial_lse, tables, starts_q, out, lse, Hkv, shared)

@@ -1,4 +1,4 @@
-"""The ops over sequences of unlike lengths against each sequence alone: truth, torch, other libraries, counts, checks."""
+"""The ops over sequences of unlike lengths against each sequence alone, torch, other libraries, counts."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def alone(op: Op, inputs: Inputs, b: int) -> tuple[torch.Tensor, torch.Tensor]:
 @given(data=st.data())
 def test_each_sequence_is_answered_as_if_it_were_alone(op: Op, data: st.DataObject) -> None:
     lengths = tuple(data.draw(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 20)), min_size=1, max_size=5)))
-    causal = {"causal": data.draw(st.integers(0, 1))} if op is VARLEN else {}
+    causal: dict[str, Any] = {"causal": data.draw(st.integers(0, 1))} if op is VARLEN else {}
     inputs = op.make_inputs(workload(op, lengths, **causal), "cpu", data.draw(st.integers(0, 9)))
     op.validate(**inputs)
     each = [alone(op, inputs, b) for b in range(len(lengths))]
@@ -213,7 +213,7 @@ class BatchPrefillWithPagedKVCacheWrapper(Wrapper):
         for b, n in enumerate(pages.tolist()):
             table[b, :n] = paged_kv_indices[int(paged_kv_indptr[b]) :][:n]
         lens = (pages - 1) * page_size + paged_kv_last_page_len
-        self.given = qo_indptr, torch.cat([torch.zeros(1), lens.cumsum(0)]), True, table
+        self.given: Any = qo_indptr, torch.cat([torch.zeros(1), lens.cumsum(0)]), True, table
         PLANS.append(type(self).__name__)
 
     def run(self, q: torch.Tensor, paged_kv_cache: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:

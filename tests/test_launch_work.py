@@ -117,14 +117,12 @@ def test_a_shared_prefix_is_counted_once_and_both_walks_read_the_queries() -> No
 def test_a_ragged_batch_is_counted_by_its_real_lengths(op: str) -> None:
     """Beyond the work of the case: the schedule's 5 columns for programs and merged tiles, and parts out and back."""
     case = asked(op, batch=64, q_len=3, kv_len=9000)
-    lens = {"q_lens": (3, *[1] * 63), "kv_lens": (9000, *[300] * 63)}
-    case = replace(case, workload=replace(case.workload, **lens))
+    case = replace(case, workload=replace(case.workload, q_lens=(3, *[1] * 63), kv_lens=(9000, *[300] * 63)))
     work, told = case.op.work(case.workload), launched(case)
     assert [list(flops(each).values()) for each in told] == [[work.flops], [0]]
-    items, tiles = (int(each["name"].split(f"{name}=")[1].rstrip("]")) for each, name in zip(told, ("items", "tiles")))
-    rows = {"attention_varlen": 16, "attention_mixed": 16}[op]
-    assert tiles == 1 and items == 63 + (pieces := items - 63) > 64
-    parts = pieces * 8 * rows * (128 + 1) * 4
+    items, tiles = (int(each["name"].rpartition("=")[2].rstrip("]")) for each in told)
+    assert tiles == 64 and items > 2 * tiles, "every tile in pieces"
+    parts = items * 8 * 16 * (128 + 1) * 4
     assert sum(each["bytes"] for each in told) == work.bytes + 4 * 5 * (items + tiles) + 2 * parts
     assert told[0]["name"].startswith(f"_attention_ragged_kernel[tokens=66,keys={9000 + 63 * 300},heads=32")
 

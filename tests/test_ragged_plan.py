@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels.ragged_plan import MOST_PIECES, Lengths, Schedule, piece_keys, row_tiles, schedule
 
-H100_DECODE = {"group": 8, "kv_heads": 8, "block_m": 16, "block_n": 32, "slots": 132 * 4, "causal": True}
-H100_CHUNKS = {"group": 8, "kv_heads": 8, "block_m": 128, "block_n": 64, "slots": 132, "causal": True}
+H100_DECODE: dict[str, Any] = {
+    "group": 8,
+    "kv_heads": 8,
+    "block_m": 16,
+    "block_n": 32,
+    "slots": 132 * 4,
+    "causal": True,
+}
+H100_CHUNKS: dict[str, Any] = {"group": 8, "kv_heads": 8, "block_m": 128, "block_n": 64, "slots": 132, "causal": True}
 SKEWED: Lengths = ((1, 100_000), *((1, 500),) * 63)
 
 
@@ -19,16 +28,16 @@ def walked(made: Schedule, lengths: Lengths, *, group: int, block_m: int, block_
     return [piece_keys(reach[b, tile], piece, pieces, block_n) for b, tile, piece, pieces, _ in made.items]
 
 
-def largest_over_mean(lengths: Lengths, **how: int) -> float:
+def largest_over_mean(lengths: Lengths, **how: Any) -> float:
     """Keys of the largest program over the mean keys of a slot."""
     made = schedule(lengths, **how)
     keys = walked(made, lengths, **{name: how[name] for name in ("group", "block_m", "block_n", "causal")})
-    return max(keys) * how["slots"] / (sum(keys) * how["kv_heads"])
+    return float(max(keys) * how["slots"] / (sum(keys) * how["kv_heads"]))
 
 
 def test_a_schedule_by_hand() -> None:
     """Two slots, tiles of 4 rows and 10 keys, a group of 2. Sequence 0: 3 tokens of 5 keys are 6 rows, of which the
-    first tile's (tokens 0 and 1) see 4 keys and the second's 5. Sequence 1: one token, 95 keys, 10 tiles in 2 pieces."""
+    first tile's (tokens 0 and 1) see 4 keys and the second's 5. Sequence 1: one token, 95 keys, in 2 pieces."""
     how = {"group": 2, "kv_heads": 1, "block_m": 4, "block_n": 10, "slots": 2}
     made = schedule(((3, 5), (1, 95)), causal=True, **how, pieces=2)
     assert made.items == ((1, 0, 0, 2, 0), (1, 0, 1, 2, 0), (0, 1, 0, 1, 0), (0, 0, 0, 1, 0))
@@ -39,7 +48,7 @@ def test_a_schedule_by_hand() -> None:
 
 
 @pytest.mark.parametrize("how", [H100_DECODE, H100_CHUNKS], ids=["tiles of decode", "tiles of chunks"])
-def test_one_long_sequence_among_short_ones_is_shared_by_all(how: dict[str, int]) -> None:
+def test_one_long_sequence_among_short_ones_is_shared_by_all(how: dict[str, Any]) -> None:
     """One of 100,000 keys and 63 of 500: without pieces 8 programs would walk 12 or 50 times the mean."""
     assert largest_over_mean(SKEWED, **how) <= 1.3
     assert largest_over_mean(SKEWED, **how, pieces=1) > 12
@@ -79,14 +88,14 @@ def test_every_key_is_walked_once_by_each_row_tile(data: st.DataObject) -> None:
     wanted = {
         (t.sequence, t.row_tile): t.reach for t in row_tiles(lengths, how["group"], how["block_m"], causal=causal)
     }
-    assert {tile: sum(n for _, n in pieces) for tile, pieces in by_tile.items()} == wanted
-    for pieces in by_tile.values():
-        assert sorted(piece for piece, _ in pieces) == list(range(len(pieces)))
-        assert len(pieces) == 1 or all(n > max(m for _, m in pieces) - 2 * block_n for _, n in pieces)
+    assert {tile: sum(n for _, n in cut) for tile, cut in by_tile.items()} == wanted
+    for cut in by_tile.values():
+        assert sorted(piece for piece, _ in cut) == list(range(len(cut)))
+        assert len(cut) == 1 or all(n > max(m for _, m in cut) - 2 * block_n for _, n in cut)
     rooms = [(first, first + count) for _, _, _, count, first in made.merged]
     assert [lo for lo, _ in rooms] == [0, *(hi for _, hi in rooms)][: len(rooms)], "parts lie one after another"
     assert made.parts == (rooms[-1][1] if rooms else 0)
-    assert {item[:2] for item in made.merged} == {tile for tile, pieces in by_tile.items() if len(pieces) > 1}
+    assert {item[:2] for item in made.merged} == {tile for tile, cut in by_tile.items() if len(cut) > 1}
 
 
 def test_rows_of_every_token_lie_in_some_tile() -> None:

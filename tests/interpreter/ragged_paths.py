@@ -1,4 +1,4 @@
-"""Sequences of unlike lengths packed one after another or put into pages, and every way to launch the ragged kernels."""
+"""Sequences of unlike lengths packed or put into pages, and every way to launch the ragged kernels."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def mixed(parts: Sequence[Part], page_size: int = 16, *, layout: str = "slots fi
         for b, part in enumerate(parts):
             padded[b, : lengths[b][1]] = part[i]
         whole.append(padded)
-    cache = in_pages(*whole, [kv_len for _, kv_len in lengths], page_size, layout=layout)
+    cache = in_pages(whole[0], whole[1], [kv_len for _, kv_len in lengths], page_size, layout=layout)
     tables = {name: cache[name] for name in ("k_pool", "v_pool", "block_table", "kv_lens")}
     q = surrounded(torch.cat([q for q, _, _ in parts]), 8)
     return {"q": q, "cu_seqlens_q": starts((q_len for q_len, _ in lengths), "cpu"), **tables, "lengths": lengths}
