@@ -22,9 +22,9 @@ def test_chunks_are_wgmma_that_is_not_waited_for_one_by_one(op: str, axes: dict[
     assert (kernel.record.spill_loads, kernel.record.spill_stores) == (0, 0)
 
 
-def test_decode_tokens_alone_stay_as_lean_as_paged_decode() -> None:
-    """The limit of attention_paged_decode for heads of 128."""
+def test_decode_tokens_alone_stay_lean_and_a_warp_to_itself() -> None:
+    """A third over paged decode, whose tiles hold twice the keys: a schedule leaves no registers for those."""
     kernel = compiled("attention_mixed", 128, q_len=1, kv_len=8192, page_size=16)
-    assert kernel.mix.instructions * kernel.warps * 1024 / kernel.trip_bytes <= 25
+    assert kernel.mix.instructions * kernel.warps * 1024 / kernel.trip_bytes <= 33
     assert kernel.mix.barriers <= 2 and kernel.bytes_in_flight_per_sm >= LEAST_IN_FLIGHT
     assert "cp.async" in kernel.load_kinds
