@@ -68,7 +68,7 @@ PADDED = {
 """sm_90, few rows of heads narrower than their tile, whose masks take registers; the widest heads take these too."""
 ELSEWHERE = {
     64: (Config(block_n=32, block_m=32, num_stages=3, ctas_per_sm=4),),
-    128: (Config(block_n=32, block_m=32, num_stages=3, ctas_per_sm=3),),
+    128: (Config(block_n=64, block_m=32, num_stages=3, ctas_per_sm=2, lazy=True),),
     256: (Config(block_n=32, block_m=32, num_stages=2, ctas_per_sm=2),),
 }
 """sm_80 and sm_100, where values of larger tiles wait in local memory under one Triton or another."""

@@ -238,7 +238,8 @@ def ragged_rows_far_apart() -> str:
     apart = [far((101, 1, 64), (ROW, 64, 1)).copy_(tensor) for tensor in near]
     starts = torch.tensor([0, 99, 101], dtype=torch.int32)
     got, wanted = (
-        ragged.attention_varlen(*of, starts, starts, lengths=((99, 99), (2, 2)), causal=False) for of in (apart, near)
+        ragged.attention_varlen(q, k, v, starts, starts, lengths=((99, 99), (2, 2)), causal=False)
+        for q, k, v in (apart, near)
     )
     return equal(alone(got), alone(wanted))
 
@@ -251,9 +252,9 @@ def k07_ragged_page_past_2_to_the_31() -> str:
     q, lens = torch.randn(2, 3, 64, generator=torch.Generator().manual_seed(2)).half(), torch.tensor([13]).int()
     got, wanted = (
         ragged.attention_mixed(
-            q, *of, torch.tensor([0, 2]).int(), torch.tensor([[page]]).int(), lens, lengths=((2, 13),)
+            q, k, v, torch.tensor([0, 2]).int(), torch.tensor([[page]]).int(), lens, lengths=((2, 13),)
         )
-        for of, page in ((pools, 100), ([pool[100:].clone() for pool in pools], 0))
+        for (k, v), page in ((pools, 100), ([pool[100:].clone() for pool in pools], 0))
     )
     return equal(alone(got), alone(wanted))
 
