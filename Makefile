@@ -1,7 +1,7 @@
 # make .venv   environment in .venv, on python3's own CUDA torch where it has one (bench/setup_venv.py decides)
 # make test    lint, then every test; those by Triton's interpreter in a process of their own, since TRITON_INTERPRET
-#              counts when a kernel is decorated
-# make compile-matrix   the kernels compiled for each arch under the oldest, the installed and the newest Triton
+#              counts when a kernel is decorated; kernels are compiled for sm_90 alone
+# make compile-matrix   the kernels compiled for every arch under the oldest, the installed and the newest Triton
 # make compile-compare  what the compilers make of each kernel for sm_90 now, against reports/; fails when it is worse
 # make compile-baseline the same written to reports/, for sm_100 too, as what later changes are compared with
 # make bench   the quick suite and its roofline; DEVICE=cpu, SUITE=standard and RUN=directory change it
@@ -46,8 +46,12 @@ fmt: $(STAMP)
 	$(PY) -m pip install -qq --disable-pip-version-check --no-deps --target $@.part triton==$*
 	mv $@.part $@
 
+# One cache for what they compile, which knows one Triton from another; apart from that of GPU runs, since the launches
+# of the stub driver are in it.
+test compile-matrix compile-compare compile-baseline: export TRITON_CACHE_DIR ?= $(CURDIR)/.triton/cache
+
 test: lint .triton/$(OLDEST_TRITON)
-	$(PY) -m pytest -n 2 -m 'not speed and not perf' --dist loadgroup
+	$(PY) -m pytest -n 2 -m 'not speed and not perf and not matrix' --dist loadgroup
 	TRITON_INTERPRET=1 $(PY) -m pytest -n 2 --dist loadgroup tests/interpreter
 	$(PY) -m pytest -m speed
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -163,15 +164,8 @@ def _check(dtype: str = "float32", lengths: Lengths = (), **axes: int) -> Worklo
     q_lens, kv_lens = zip(*lengths, strict=True) if lengths else ((), ())
     if lengths:
         sizes |= {"batch": len(lengths), "q_len": max(q_lens), "kv_len": max(kv_lens)}
-    return Workload(
-        axes=sizes | axes,
-        dtype=dtype,
-        phase="mixed",
-        technique="continuous",
-        source=("ragged, for correctness",),
-        q_lens=q_lens,
-        kv_lens=kv_lens,
-    )
+    made = describe_axes(sizes | axes, dtype, ("ragged, for correctness",))
+    return replace(made, q_lens=q_lens, kv_lens=kv_lens)
 
 
 OP = Op(

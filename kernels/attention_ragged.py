@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from kernels.attention import WIDEST_HEAD, masked_attention, packed_sdpa, sdpa, visible_keys
+from kernels.attention_part import SAMPLED_KV_HEADS, SAMPLED_SEQUENCES
 from kernels.matmul import spread
 from kernels.ragged_plan import Lengths, keys_of, pairs_of
 from kernels.spec import Workload
@@ -21,7 +22,7 @@ from kernels.work import Work, attention_work
 
 CHECK_IN_FULL = 2**20
 """Scores up to which the float64 reference is computed whole; above it a sample of sequences, queries and heads."""
-SAMPLED_SEQUENCES, SAMPLED_QUERIES, SAMPLED_KV_HEADS = 4, 16, 2
+SAMPLED_QUERIES = 16
 CUDA_ONLY = {"flash_attn": "flash-attn runs on CUDA only", "flashinfer": "FlashInfer runs on CUDA only"}
 KeysOf = Callable[[int], tuple[torch.Tensor, torch.Tensor]]
 """Sequence -> its keys and values [1, Skv, Hkv, D]."""

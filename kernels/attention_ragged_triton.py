@@ -31,7 +31,7 @@ from kernels.attention_paged_triton import walk_pages
 from kernels.attention_ragged import check_mixed, check_varlen
 from kernels.launch import sm_count, target_arch
 from kernels.launch_work import attention_ragged_launch
-from kernels.packed_rows import store_rows
+from kernels.packed_rows import load_packed_rows, store_rows
 from kernels.ragged_merge_triton import FIELDS, launch_ragged_merge
 from kernels.ragged_plan import Lengths
 from kernels.ragged_tables import Tables, tables_for
@@ -135,10 +135,8 @@ def _attention_ragged_kernel(
     lo = tiles * piece // pieces * BLOCK_N
     hi = min(reach, tiles * (piece + 1) // pieces * BLOCK_N)
     q_positions = token + (kv_len - q_len)
-    d = tl.arange(0, WIDTH)
-    q_rows = q + (q_start + token).to(tl.int64) * stride_qs + head.to(tl.int64) * stride_qh
-    q_spots = q_rows[:, None] + d.to(tl.int64)[None, :] * stride_qd
-    q_tile = tl.load(q_spots, mask=inside[:, None] & (d < D)[None, :], other=0.0)
+    q_tile = load_packed_rows(
+        q, batch, q_start + token, head, inside, 0, stride_qs, stride_qh, stride_qd, D, WIDTH)
     m = tl.full([BLOCK_M], FLOOR, tl.float32)
     total = no_sums(BLOCK_M, LAZY)
     acc = tl.zeros([BLOCK_M, WIDTH_V], tl.float32)

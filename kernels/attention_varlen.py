@@ -9,6 +9,7 @@ padded batch computes the longest's for all. Bound: arithmetic from a few hundre
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -153,15 +154,8 @@ def describe_axes(axes: Mapping[str, int], dtype: str, source: tuple[str, ...]) 
 def _check(dtype: str = "float32", lengths: Lengths = ((17, 17), (5, 40), (9, 9)), **axes: int) -> Workload:
     q_lens, kv_lens = zip(*lengths, strict=True)
     sizes = {"batch": len(lengths), "q_len": max(q_lens), "kv_len": max(kv_lens), "q_heads": 4, "kv_heads": 2}
-    return Workload(
-        axes=sizes | {"head_dim": 64, "causal": 1} | axes,
-        dtype=dtype,
-        phase="prefill",
-        technique="continuous",
-        source=("ragged, for correctness",),
-        q_lens=q_lens,
-        kv_lens=kv_lens,
-    )
+    made = describe_axes(sizes | {"head_dim": 64, "causal": 1} | axes, dtype, ("ragged, for correctness",))
+    return replace(made, q_lens=q_lens, kv_lens=kv_lens)
 
 
 OP = Op(

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import stub_cuda.driver
 from stub_cuda import run_in_stub
 from toy_ops import OVER_SHARED, SPILLING, TOY, describe
 from typer.testing import CliRunner, Result
@@ -63,13 +62,12 @@ def test_buckets_are_of_every_dtype_and_can_be_run(op: Any) -> None:
 def test_the_compiled_kernel_is_the_one_that_a_launch_uses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton's own driver, launcher and cache on the stub libcuda load a cubin of the same hash for every launch.
 
-    Both caches are new: in the usual ones may be what another state of the checkout compiled, and a cubin names files
-    and lines.
+    Each has a new cache, so that neither finds the other's.
     """
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(stub_cuda.driver, "BUILT", tmp_path / "stub")
     chosen = first_jobs()
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "launched"))
     launched = run_in_stub("stub_cuda.child:cubins_here", [(j.op, "triton", j.workload, j.config) for j in chosen])
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "compiled"))
     compiled = [
         [kernel.cubin_sha256 for kernel in compile_case(Case(op_named(j.op), "triton", j.workload), 90, j.config)]
         for j in chosen

@@ -1,6 +1,6 @@
 """Every Triton provider compiled for every arch, by its own launch: what must hold of the code under each Triton.
 
-`make compile-matrix` runs this under the oldest and the newest supported Triton too.
+`make test` compiles for sm_90; `make compile-matrix` for every arch, under the oldest and the newest Triton too.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from kernels.registry import OPS, op_named
 
 TRITON_OPS = [op for op in OPS if "triton" in op.providers]
 NEWEST = triton.__version__.startswith("3.9")
+ARCHS = (pytest.param(80, marks=pytest.mark.matrix), 90, pytest.param(100, marks=pytest.mark.matrix))
 PUT_ASIDE = 2
 """Values that may wait in local memory under Triton 3.9, whose ptxas does that with one of matmul_decode."""
 TYPICAL = suite_workloads("techniques") | suite_workloads("standard")
@@ -73,7 +74,7 @@ def buckets() -> list[Case]:
     return cases
 
 
-@pytest.mark.parametrize("arch", (80, 90, 100))
+@pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("case", buckets(), ids=lambda case: case.id)
 def test_a_default_configuration_fits_and_spills_nothing(case: Case, arch: int) -> None:
     """Local memory counted as LDL and STL in SASS and as STACK: cuobjdump's LOCAL:0 proves nothing."""
@@ -82,6 +83,7 @@ def test_a_default_configuration_fits_and_spills_nothing(case: Case, arch: int) 
         assert keeps_its_registers(compiled), compiled
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("case", typical(), ids=lambda case: case.id)
 def test_a_typical_case_fits_an_l40s(case: Case) -> None:
     assert all(fits(compiled) for compiled in compile_case(case, 89))
@@ -94,9 +96,10 @@ def test_prefill_on_sm_90_is_wgmma_fed_by_tma(op: str) -> None:
     assert "wgmma.mma_async" in compiled.ptx and "cp.async.bulk.tensor" in compiled.ptx
 
 
+@pytest.mark.parametrize("arch", ARCHS[:2])
 @pytest.mark.parametrize("case", checked(), ids=lambda case: case.id)
-def test_a_ragged_case_compiles(case: Case) -> None:
-    assert all(fits(compiled) for arch in (80, 90) for compiled in compile_case(case, arch))
+def test_a_ragged_case_compiles(case: Case, arch: int) -> None:
+    assert all(fits(compiled) for compiled in compile_case(case, arch))
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from bench.case import Case
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILT = ROOT / ".triton"
-"""Ignored by git: other Tritons, the stub, and a compile cache apart from the one that GPU runs use."""
+"""Ignored by git: other Tritons and the stub."""
 OLDEST = Path(os.environ.get("ROOFMARK_TRITON_3_6", BUILT / "3.6.0"))
 TRITONS: dict[str, Path | None] = {"installed": None, "3.6.0": OLDEST}
 """The Triton of this environment, and the oldest that is supported; `make test` unpacks that one."""
@@ -88,17 +88,14 @@ def run_in_stub(target: str, argument: Any = None, *, triton_path: Path | None =
 def _environment(stub: Path, log: Path, triton_path: Path | None) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name not in ("TRITON_INTERPRET", "PYTHONPATH")}
     paths = [str(ROOT), str(ROOT / "tests")]
-    version = "installed"
     if triton_path is not None:
         paths.insert(0, str(triton_path.resolve()))
-        version = triton_path.name
     return kept | {
         "PYTHONPATH": os.pathsep.join(paths),
         "STUB_CUDA_LOG": str(log),
         "TRITON_LIBCUDA_PATH": str(stub),
         "LD_LIBRARY_PATH": str(stub),
         "LIBRARY_PATH": str(stub),
-        "TRITON_CACHE_DIR": str(BUILT / "cache" / version),
     }
 
 
