@@ -40,6 +40,7 @@ class Case:
             "kv_dtype": w.kv_dtype,
             "scale": w.scale,
             "kv_lens": list(w.kv_lens),
+            "q_lens": list(w.q_lens),
         }
 
 

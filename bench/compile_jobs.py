@@ -54,6 +54,14 @@ SIZES: Mapping[str, tuple[Mapping[str, int], ...]] = {
         {"batch": batch, "kv_len": 512, "prefix_len": 8192, "head_dim": head_dim}
         for batch, head_dim in ((2, 128), (16, 64), (16, 128), (16, 256))
     ),
+    "attention_varlen": (
+        *({"q_len": 4096, "head_dim": head_dim} for head_dim in (64, 128, 256)),
+        {"q_len": 1, "kv_len": 8192},
+    ),
+    "attention_mixed": (
+        *({"q_len": q_len, "kv_len": 8192} for q_len in (1, 5, 512)),
+        *({"q_len": 1, "kv_len": 8192, "head_dim": head_dim} for head_dim in (64, 80, 256)),
+    ),
     "kv_append": tuple({"batch": 64, "kv_len": 8192, "head_dim": head_dim} for head_dim in (80, 128)),
 }
 """Op -> sizes of one workload a bucket. An op that is not here is compiled for its check workloads."""

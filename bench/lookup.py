@@ -6,6 +6,7 @@ import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from bench.case import Case, select
 from bench.suites import question_workloads, suite_cases
@@ -52,13 +53,16 @@ def _parsed(text: str, own: Sequence[Op]) -> Case | None:
     parts = PARTS.fullmatch(text)
     if not parts:
         return None
-    sizes, _, lens = parts["axes"].partition(",kv_lens=")
+    sizes, *ragged = re.split(",(?=kv_lens=|q_lens=)", parts["axes"])
     try:
         op = op_named(parts["op"], (*ROOF_OPS, *own))
         given = {axis: int(size) for axis, _, size in (pair.partition("=") for pair in sizes.split(","))}
         [workload] = question_workloads(op, {axis: [size] for axis, size in given.items()}, [parts["dtype"]], ())
-        kv_lens = tuple(int(length) for length in lens.split("+")) if lens else ()
-        case = Case(op, parts["provider"], replace(workload, axes=given, kv_lens=kv_lens))
+        lens: dict[str, Any] = {}
+        for part in ragged:
+            name, _, listed = part.partition("=")
+            lens[name] = tuple(map(int, listed.split("+")))
+        case = Case(op, parts["provider"], replace(workload, axes=given, **lens))
     except ValueError:
         return None
     return case if case.id == text and case.provider in op.providers else None

@@ -40,6 +40,6 @@ def requested(text: str, own: Sequence[Op]) -> tuple[Case, Method]:
 
 
 def _workload(fields: dict[str, Any]) -> Workload:
-    for name in ("source", "kv_lens"):
+    for name in ("source", "kv_lens", "q_lens"):
         fields[name] = tuple(fields[name])
     return Workload(**fields)

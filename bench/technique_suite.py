@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kernels.cache_reuse import chunked_workloads, drafted_workloads, shared_prefix_workloads
+from kernels.continuous import prompt_workloads, step_workloads
 from kernels.models import Model, model_named
 from kernels.spec import Workload
 from kernels.techniques import (
@@ -36,6 +37,21 @@ CHUNKS, CHUNKED_TP, CACHED_BEFORE = (512, 2048), 8, (0, 2048, 8192, 32768)
 SYSTEM_PROMPTS, SHARED_BY, AFTER_PROMPT = (1024, 4096, 8192), (8, 16, 64), 512
 DRAFTS, DRAFT_BATCHES = (2, 4, 8, 16), (1, 16)
 
+PROMPT_BATCHES = {
+    **{f"8 prompts of {n}": (n,) * 8 for n in (512, 2048, 4096)},
+    "lengths spread evenly": tuple(256 * (i + 1) for i in range(16)),
+    "one long, the others short": (16384, *(512,) * 31),
+}
+DECODING = ((1, 4096),)
+STEPS = {
+    **{f"{n} decode tokens": DECODING * n for n in (1, 16, 64)},
+    "decode of one long, the others short": ((1, 100_000), *((1, 500),) * 63),
+    "a prompt of 2048 beside 16 decode tokens": ((2048, 2048), *DECODING * 16),
+    "a chunk of 512 on 8192 beside 63 decode tokens": ((512, 8704), *DECODING * 63),
+    "drafts of 5 and decode tokens": ((5, 4096), (1, 4096)) * 16,
+}
+"""(new tokens, keys) of the sequences of one step."""
+
 
 def techniques() -> list[dict[str, list[Workload]]]:
     """Op name -> workloads, in parts; a key may come twice."""
@@ -52,6 +68,8 @@ def _of_model(model: Model) -> dict[str, list[Workload]]:
             *_ragged(model),
         ],
         "attention_paged_prefill": paged_prefill_workloads(model, 1, PAGED_PROMPTS, PAGE_SIZES, DTYPE),
+        "attention_varlen": prompt_workloads(model, 1, PROMPT_BATCHES, DTYPE),
+        "attention_mixed": step_workloads(model, 1, STEPS, USUAL_PAGE, DTYPE),
     }
 
 

@@ -113,12 +113,18 @@ def attention_paged_reference(
 
 
 def make_inputs(workload: Workload, device: torch.device | str, seed: int) -> Inputs:
-    """q, k_pool, v_pool, block_table and kv_lens (int32), and whether some sequence leaves slots of its pages empty.
+    """q, k_pool, v_pool, block_table and kv_lens (int32), and whether some sequence leaves slots of its pages empty."""
+    a, draw = workload.axes, Sampler(device, seed)
+    q = draw.normal((a["batch"], a["q_len"], a["q_heads"], a["head_dim"]), torch_dtype(workload.dtype))
+    cache = make_cache(workload, draw, seed)
+    slots = cache["block_table"].shape[1] * a["page_size"]
+    lens = workload.kv_lens or (a["kv_len"],) * a["batch"]
+    return {"q": q, **cache, "ragged": any(length != slots for length in lens)}
 
-    The pool has just the pages that are needed, handed out in random order.
-    """
-    a = workload.axes
-    draw, dtype, page = Sampler(device, seed), torch_dtype(workload.dtype), a["page_size"]
+
+def make_cache(workload: Workload, draw: Sampler, seed: int) -> Inputs:
+    """k_pool, v_pool, block_table and kv_lens of just the pages that are needed, handed out in random order."""
+    a, dtype, page = workload.axes, torch_dtype(workload.dtype), workload.axes["page_size"]
     lens = workload.kv_lens or (a["kv_len"],) * a["batch"]
     used = [math.ceil(length / page) for length in lens]
     order = torch.randperm(sum(used), generator=torch.Generator().manual_seed(seed)).int()
@@ -127,12 +133,10 @@ def make_inputs(workload: Workload, device: torch.device | str, seed: int) -> In
         table[b, : len(pages)] = pages
     v_head_dim = a.get("v_head_dim", a["head_dim"])
     return {
-        "q": draw.normal((a["batch"], a["q_len"], a["q_heads"], a["head_dim"]), dtype),
         "k_pool": draw.normal((sum(used), page, a["kv_heads"], a["head_dim"]), dtype),
         "v_pool": draw.normal((sum(used), page, a["kv_heads"], v_head_dim), dtype),
-        "block_table": table.to(device),
-        "kv_lens": torch.tensor(lens, dtype=torch.int32, device=device),
-        "ragged": any(length != table.shape[1] * page for length in lens),
+        "block_table": table.to(draw.device),
+        "kv_lens": torch.tensor(lens, dtype=torch.int32, device=draw.device),
     }
 
 

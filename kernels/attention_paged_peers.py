@@ -78,11 +78,7 @@ def _planned(
 ) -> _Plan:
     flashinfer = optional("flashinfer", "flashinfer-python")
     (B, Sq, Hq, D), (page, Hkv), Dv = q.shape, k_pool.shape[1:3], v_pool.shape[3]
-    pages = pages_of(kv_lens, page)
-    starts = torch.zeros(B + 1, dtype=torch.int32, device=q.device)
-    starts[1:] = pages.cumsum(0)
-    indices = block_table[torch.arange(block_table.shape[1], device=q.device) < pages[:, None]]
-    last = (kv_lens - (pages - 1).int() * page).int()
+    starts, indices, last = page_lists(block_table, kv_lens, page)
     workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=q.device)
     if Sq == 1:
         wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(
@@ -97,3 +93,14 @@ def _planned(
             q_data_type=q.dtype, kv_data_type=k_pool.dtype,
         )  # fmt: skip
     return _Plan(wrapper, q.shape, kv_lens, k_pool.shape[1:], q.dtype)
+
+
+def page_lists(
+    block_table: torch.Tensor, kv_lens: torch.Tensor, page: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(starts [B + 1], page numbers, keys of the last page [B]) of sequences of at least one key, all int32."""
+    pages = pages_of(kv_lens, page)
+    starts = torch.zeros(len(kv_lens) + 1, dtype=torch.int32, device=kv_lens.device)
+    starts[1:] = pages.cumsum(0)
+    indices = block_table[torch.arange(block_table.shape[1], device=kv_lens.device) < pages[:, None]]
+    return starts, indices, (kv_lens - (pages - 1).int() * page).int()

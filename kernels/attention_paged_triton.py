@@ -59,14 +59,27 @@ def bucket_of(dtype: torch.dtype, head_dim: int, rows: int, page_size: int) -> B
 
 def configs_for(dtype: torch.dtype, head_dim: int, rows: int, page_size: int, arch: int) -> tuple[Config, ...]:
     """The configurations for a head width and a number of packed rows, the default first."""
+    return tuned_first(TUNED, bucket_of(dtype, head_dim, rows, page_size), usual_for(dtype, head_dim, rows, arch), arch)
+
+
+def usual_for(dtype: torch.dtype, head_dim: int, rows: int, arch: int) -> tuple[Config, ...]:
+    """The same where nothing is tuned."""
     width = padded_width(head_dim)
     prefill = arch == 90 and rows >= MANY and dtype != torch.float32
     # One or two warps do not hold page addresses beside the masks of a padded head, or beside the widest.
     holds = rows >= decode.MANY or head_dim == width < WIDEST_HEAD
     steps = decode.configs_for(dtype, width, rows, arch if holds else OLDER)
     fits = tuple(config for config in steps if head_dim == width or config.block_n <= PADDED_KEYS)
-    usual = HOPPER_PREFILL[width] if prefill else fits
-    return tuned_first(TUNED, bucket_of(dtype, head_dim, rows, page_size), usual, arch)
+    return HOPPER_PREFILL[width] if prefill else fits
+
+
+def one_page(config: Config, head_dim: int, page_size: int) -> bool:
+    """Whether a tile of keys takes one block table entry.
+
+    Offsets that stay from tile to tile of whole pages take registers: only eight lazy warps have them to spare.
+    """
+    roomy = config.lazy and config.num_warps == 8 and padded_width(head_dim) == head_dim
+    return roomy and page_size % config.block_n == 0
 
 
 @triton.jit
@@ -249,13 +262,10 @@ def _launch(
     partial, partial_lse = partials(out, splits if splits > 1 else 0)
     strides = [stride for tensor in (q, k_pool, v_pool, block_table) for stride in tensor.stride()]
     pdl = config.pdl and splits > 1
-    # Offsets that stay from tile to tile of whole pages take registers: only eight lazy warps have them to spare.
-    roomy = config.lazy and config.num_warps == 8 and padded_width(D) == D
-    one_page = roomy and page_size % config.block_n == 0
     _attention_paged_kernel[(row_tiles * splits * Hkv * B,)](
         q, k_pool, v_pool, block_table, kv_lens, out, lse, partial, partial_lse, Sq, Hkv, group, splits, B, row_tiles,
         LOG2_E.value / math.sqrt(D), *strides, kv_lens.stride(0), D=D, WIDTH=padded_width(D), PAGE=page_size,
-        ONE_PAGE=one_page, BLOCK_M=block_m, BLOCK_N=config.block_n,
+        ONE_PAGE=one_page(config, D, page_size), BLOCK_M=block_m, BLOCK_N=config.block_n,
         SPLIT=splits > 1, LAZY=config.lazy, num_warps=config.num_warps, num_stages=config.num_stages,
         **shared_options(Dv, lse, pdl),
     )  # fmt: skip

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from kernels.ragged_tables import counts_of
 from kernels.work import Work, attention_work, kv_append_work, matmul_work, storage_bytes, unmasked_pairs
 
 Arguments = Mapping[str, Any]
@@ -95,6 +96,37 @@ def _over_a_cache(kernel: Any, args: Arguments, batch: int, kv_len: int) -> Decl
         partials = storage_bytes(rows * splits * (args["DV"] + 1), PARTIAL)
         work = Work(flops=work.flops, bytes=work.bytes - storage_bytes(rows * args["DV"], dtype) + partials)
     return _declared(kernel, f"batch={batch},kv_len<={kv_len},heads={q_heads},splits={splits}", work, args["q"])
+
+
+def attention_ragged_launch(grid: Any, kernel: Any, args: Arguments) -> Declared:
+    """Of the first kernel of the ops over sequences of unlike lengths: their real ones, and the schedule's own bytes.
+
+    Parts take the place of the rows that they are parts of; which those are is not told, and their output counts too.
+    """
+    pairs, keys = counts_of(args["plan"])
+    total_q, kv_heads, q_heads = args["total_q"], args["kv_heads"], args["kv_heads"] * args["group"]
+    work = attention_work(
+        batch=1,
+        q_heads=q_heads,
+        kv_heads=kv_heads,
+        q_len=total_q,
+        pairs=pairs,
+        kv_tokens=keys,
+        head_dim=args["D"],
+        v_head_dim=args["DV"],
+        dtype=_dtype(args["q"]),
+        lse=args["LSE"],
+    )
+    beside = storage_bytes(args["partial"].numel() + args["partial_lse"].numel(), PARTIAL) + 4 * args["plan"].numel()
+    work = Work(flops=work.flops, bytes=work.bytes + beside)
+    return _declared(kernel, f"tokens={total_q},keys={keys},heads={q_heads},items={len(args['plan'])}", work, args["q"])
+
+
+def ragged_merge_launch(grid: Any, kernel: Any, args: Arguments) -> Declared:
+    """Of their second kernel: the parts once, no useful FLOPs; the output is counted with the first."""
+    read = storage_bytes(args["partial"].numel() + args["partial_lse"].numel(), PARTIAL)
+    work = Work(flops=0, bytes=read + 4 * args["merged"].numel())
+    return _declared(kernel, f"tiles={len(args['merged'])}", work, args["partial"])
 
 
 def kv_append_launch(grid: Any, kernel: Any, args: Arguments) -> Declared:

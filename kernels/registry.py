@@ -17,6 +17,8 @@ MODULES = (
     "attention_paged_decode",
     "attention_paged_prefill",
     "attention_prefix_decode",
+    "attention_varlen",
+    "attention_mixed",
 )
 """Files of this package with an `OP`: a new op is one line here."""
 

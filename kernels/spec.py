@@ -67,6 +67,7 @@ class Workload:
         weight_dtype, kv_dtype: storage where it differs from `dtype`.
         scale: granularity of quantisation scales.
         kv_lens: keys per sequence where sequences differ; `kv_len` is then the longest (the allocation).
+        q_lens: new tokens per sequence where sequences differ; `q_len` is then the most of any.
     """
 
     axes: Mapping[str, int]
@@ -78,6 +79,7 @@ class Workload:
     kv_dtype: str = ""
     scale: str = ""
     kv_lens: tuple[int, ...] = ()
+    q_lens: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for axis, size in self.axes.items():
@@ -90,12 +92,14 @@ class Workload:
         one_of("scale", self.scale, SCALES)
         for storage in (self.weight_dtype, self.kv_dtype):
             one_of("storage dtype", storage, ("", *ELEMENT_BITS))
-        batch, longest = self.axes.get("batch", 0), self.axes.get("kv_len", 0)
-        if self.kv_lens and (len(self.kv_lens) != batch or min(self.kv_lens) < 0 or max(self.kv_lens) > longest):
-            raise ValueError(
-                f"kv_lens needs one length for each of {batch} sequences, "
-                f"none under 0 or over kv_len={longest}; got {self.kv_lens}"
-            )
+        batch = self.axes.get("batch", 0)
+        for name, lens in (("kv_lens", self.kv_lens), ("q_lens", self.q_lens)):
+            longest = self.axes.get(name.removesuffix("s"), 0)
+            if lens and (len(lens) != batch or min(lens) < 0 or max(lens) > longest):
+                raise ValueError(
+                    f"{name} needs one length for each of {batch} sequences, "
+                    f"none under 0 or over {name.removesuffix('s')}={longest}; got {lens}"
+                )
         # One problem has one key: causal=True is causal=1, and storage in the compute dtype goes without saying.
         object.__setattr__(self, "axes", {a: int(self.axes[a]) for a in AXES if a in self.axes})
         for storage in ("weight_dtype", "kv_dtype"):
@@ -109,15 +113,16 @@ class Workload:
         for prefix, part in ((".w_", self.weight_dtype), (".kv_", self.kv_dtype), (".", self.scale)):
             dtype += prefix + part if part else ""
         sizes = ",".join(f"{axis}={size}" for axis, size in self.axes.items())
-        return f"{dtype}/{sizes}{self._ragged_part()}"
+        return f"{dtype}/{sizes}{_ragged_part('kv_lens', self.kv_lens)}{_ragged_part('q_lens', self.q_lens)}"
 
-    def _ragged_part(self) -> str:
-        if not self.kv_lens:
-            return ""
-        text = "+".join(map(str, self.kv_lens))
-        if len(self.kv_lens) > 8:
-            text = f"sum{sum(self.kv_lens)}-{zlib.crc32(text.encode()):08x}"
-        return f",kv_lens={text}"
+
+def _ragged_part(name: str, lens: tuple[int, ...]) -> str:
+    if not lens:
+        return ""
+    text = "+".join(map(str, lens))
+    if len(lens) > 8:
+        text = f"sum{sum(lens)}-{zlib.crc32(text.encode()):08x}"
+    return f",{name}={text}"
 
 
 TRITON_ON_CPU = {"triton": "interpreted kernels have no speed: the Triton provider is timed on a GPU"}

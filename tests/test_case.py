@@ -73,6 +73,7 @@ def test_json_of_a_case_says_all_of_it() -> None:
         "kv_dtype": "",
         "scale": "",
         "kv_lens": [],
+        "q_lens": [],
     }
     assert CASES[3].to_json()["kv_lens"] == [3, 5]
 

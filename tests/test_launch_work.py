@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -110,6 +111,20 @@ def test_a_shared_prefix_is_counted_once_and_both_walks_read_the_queries() -> No
     splits = sum(int(each["name"].split("splits=")[1].rstrip("]")) for each in told[:2])
     rows = 16 * 32
     assert sum(each["bytes"] for each in told) == work.bytes + rows * 128 * 2 + 2 * rows * splits * (128 + 1) * 4
+
+
+@pytest.mark.parametrize("op", ["attention_varlen", "attention_mixed"])
+def test_a_ragged_batch_is_counted_by_its_real_lengths(op: str) -> None:
+    """Beyond the work of the case: the schedule's 5 columns for programs and merged tiles, and parts out and back."""
+    case = asked(op, batch=64, q_len=3, kv_len=9000)
+    case = replace(case, workload=replace(case.workload, q_lens=(3, *[1] * 63), kv_lens=(9000, *[300] * 63)))
+    work, told = case.op.work(case.workload), launched(case)
+    assert [list(flops(each).values()) for each in told] == [[work.flops], [0]]
+    items, tiles = (int(each["name"].rpartition("=")[2].rstrip("]")) for each in told)
+    assert tiles == 64 and items > 2 * tiles, "every tile in pieces"
+    parts = items * 8 * 16 * (128 + 1) * 4
+    assert sum(each["bytes"] for each in told) == work.bytes + 4 * 5 * (items + tiles) + 2 * parts
+    assert told[0]["name"].startswith(f"_attention_ragged_kernel[tokens=66,keys={9000 + 63 * 300},heads=32")
 
 
 def test_a_log_sum_exp_that_is_written_counts() -> None:

@@ -14,11 +14,14 @@ import torch
 from bench.check import check_case
 from kernels import (
     attention_decode,
+    attention_mixed,
     attention_paged,
     attention_paged_decode,
     attention_paged_prefill,
     attention_prefill,
     attention_prefix_decode,
+    attention_ragged,
+    attention_varlen,
     kv_append,
     matmul,
     matmul_decode,
@@ -66,6 +69,16 @@ LARGER_THAN_THE_SAMPLE = (
         (30, 0, 23, 17, 5, 30, 1),
     ),
     (
+        attention_varlen.OP,
+        {"batch": 7, "q_len": 90, "kv_len": 90, "q_heads": 12, "kv_heads": 4, "head_dim": 16, "causal": 1},
+        (90, 2, 33, 17, 5, 60, 41),
+    ),
+    (
+        attention_mixed.OP,
+        {"batch": 7, "q_len": 60, "kv_len": 90, "q_heads": 12, "kv_heads": 4, "head_dim": 16, "page_size": 7},
+        (90, 60, 33, 17, 5, 60, 41),
+    ),
+    (
         attention_decode.OP,
         {"batch": 7, "q_len": 2, "kv_len": 60, "q_heads": 12, "kv_heads": 4, "head_dim": 16},
         (60, 2, 33, 17, 5, 60, 41),
@@ -99,6 +112,8 @@ def always_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matmul, "SAMPLED_COLUMNS", 24)
     monkeypatch.setattr(attention_prefill, "SAMPLED_QUERIES", 11)
     monkeypatch.setattr(attention_paged, "SAMPLED_QUERIES", 11)
+    monkeypatch.setattr(attention_ragged, "CHECK_IN_FULL", 0)
+    monkeypatch.setattr(attention_ragged, "SAMPLED_QUERIES", 11)
 
 
 @pytest.mark.usefixtures("always_sampled")

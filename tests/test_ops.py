@@ -22,7 +22,7 @@ from kernels.registry import OPS, ROOF_OPS, op_named
 from kernels.spec import Inputs, Op, UnsupportedError, Workload
 
 EVERY_OP = (*OPS, *ROOF_OPS)
-TABLES = ("kv_lens", "positions", "block_table")
+TABLES = ("kv_lens", "positions", "block_table", "cu_seqlens_q", "cu_seqlens_k")
 """Inputs that tell where data lies: moved, but counted as overhead."""
 OUTPUT_BUFFERS = ("y",)
 """Inputs that are written instead of read."""
@@ -64,9 +64,9 @@ def compulsory_bytes(op: Op, workload: Workload) -> int:
     if "k_pool" in inputs:
         total -= tensor_bytes(inputs, ["k_pool", "v_pool"])
         q, v = inputs["q"], inputs["v_pool"]
-        total += math.prod((*q.shape[:3], v.shape[3])) * q.element_size()
+        total += math.prod((*q.shape[:-1], v.shape[3])) * q.element_size()
         of_a_key = sum(int(inputs[pool][:1, :1].numel()) * q.element_size() for pool in ("k_pool", "v_pool"))
-        return total + int(of_a_key) * sum(workload.kv_lens or [workload.axes["kv_len"]] * q.shape[0])
+        return total + int(of_a_key) * keys_with_queries(workload)
     if "kv_cache" in inputs:
         return total - tensor_bytes(inputs, ["kv_cache"]) + tensor_bytes(inputs, ["kv_new"])
     if "k" not in inputs:
@@ -74,12 +74,22 @@ def compulsory_bytes(op: Op, workload: Workload) -> int:
         out = tuple_of(op.eager(**inputs | full_precision))[0]
         return total + out.numel() * out.element_size()
     q, v = inputs["q"], inputs["v"]
-    total += math.prod((*q.shape[:3], v.shape[3])) * q.element_size()
+    total += math.prod((*q.shape[:-1], v.shape[-1])) * q.element_size()
+    if "cu_seqlens_k" in inputs:
+        of_a_key = sum(tensor_bytes(inputs, [name]) // max(1, len(v)) for name in ("k", "v"))
+        return total + of_a_key * keys_with_queries(workload)
     batch, allocated = v.shape[:2]
     for name in ("k", "v"):
         bytes_of_a_key = tensor_bytes(inputs, [name]) // max(1, batch * allocated)
         total += bytes_of_a_key * sum(workload.kv_lens or [allocated] * batch)
     return total
+
+
+def keys_with_queries(workload: Workload) -> int:
+    """Real keys of the sequences that have a new token."""
+    batch, axes = workload.axes["batch"], workload.axes
+    kv_lens, q_lens = workload.kv_lens or (axes["kv_len"],) * batch, workload.q_lens or (axes["q_len"],) * batch
+    return sum(kv_len for q_len, kv_len in zip(q_lens, kv_lens, strict=True) if q_len)
 
 
 @pytest.mark.parametrize("op", [op for op in EVERY_OP if op.name != "empty_launch"], ids=by_name)
@@ -194,6 +204,12 @@ def test_roles_and_axes_name_what_is_there(op: Op) -> None:
         ("attention_paged_decode", {"q_heads": 5}, "triton", "5 query heads do not divide among 2 KV heads"),
         ("attention_paged_decode", {"head_dim": 257}, "triton", "heads are 257 wide"),
         ("attention_paged_decode", {}, "flashinfer", "float16 and bfloat16 only"),
+        ("attention_varlen", {"q_heads": 5}, "torch", "5 query heads do not divide among 2 KV heads"),
+        ("attention_varlen", {}, "flash_attn", "float16 and bfloat16 only"),
+        ("attention_varlen", {"head_dim": 257}, "triton", "heads are 257 wide"),
+        ("attention_mixed", {"q_len": 41}, "torch", "queries that see no key (q_len, kv_len = (41, 40))"),
+        ("attention_mixed", {"head_dim": 257}, "triton", "heads are 257 wide"),
+        ("attention_mixed", {}, "flashinfer", "float16 and bfloat16 only"),
         ("attention_paged_prefill", {"q_len": 71}, "torch", "queries that see no key (length 70, q_len=71)"),
         ("attention_paged_prefill", {}, "flash_attn", "float16 and bfloat16 only"),
     ],

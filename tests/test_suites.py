@@ -32,6 +32,8 @@ AXES_BY_OP |= {
     "kv_append": {"batch", "q_len", "kv_len", "kv_heads", "head_dim"},
     "attention_paged_decode": {"batch", "q_len", "kv_len", "q_heads", "kv_heads", "head_dim", "page_size"},
     "attention_paged_prefill": {"batch", "q_len", "kv_len", "q_heads", "kv_heads", "head_dim", "page_size"},
+    "attention_varlen": {"batch", "q_len", "kv_len", "q_heads", "kv_heads", "head_dim", "causal"},
+    "attention_mixed": {"batch", "q_len", "kv_len", "q_heads", "kv_heads", "head_dim", "page_size"},
     "attention_prefix_decode": {"batch", "q_len", "kv_len", "prefix_len", "q_heads", "kv_heads", "head_dim"},
 }
 ALL = [(suite, op_name, w) for suite in SUITES for op_name, ws in suite_workloads(suite).items() for w in ws]
@@ -91,7 +93,8 @@ def test_prefill_and_decode_matmuls_are_told_apart_by_rows() -> None:
         if "M" in workload.axes:
             assert (op_name == "matmul_decode") == (workload.axes["M"] <= DECODE_ROWS)
         if op_name != "kv_append":
-            assert workload.phase == ("decode" if "decode" in op_name else "prefill")
+            phase = "decode" if "decode" in op_name else "mixed" if "mixed" in op_name else "prefill"
+            assert workload.phase == phase
 
 
 @pytest.mark.parametrize("suite", SUITES)

@@ -28,6 +28,8 @@ def test_every_technique_of_the_suite_is_told_with_its_models() -> None:
         "attention_paged_prefill": {"paged"},
         "attention_prefill": {"chunked"},
         "attention_prefix_decode": {"prefix"},
+        "attention_varlen": {"continuous"},
+        "attention_mixed": {"continuous"},
     }
     for op, workloads in by_op.items():
         models = {source.split(":")[0] for w in workloads for source in w.source}

@@ -24,6 +24,7 @@ from launches import only_programs
 from kernels import attention_decode_triton as decode
 from kernels import attention_paged_triton as paged
 from kernels import attention_prefill_triton as prefill
+from kernels import attention_ragged_triton as ragged
 from kernels import kv_append_triton as kv_append
 from kernels import matmul_decode_triton as matmul_decode
 from kernels import matmul_problem
@@ -231,6 +232,33 @@ def k08_a_page_past_2_to_the_31_of_an_interleaved_pool() -> str:
     )
 
 
+def ragged_rows_far_apart() -> str:
+    """Sequences of 99 and 2 tokens, of which the last row of queries, keys and values lies past 2^31."""
+    near = [torch.randn(101, 1, 64, generator=torch.Generator().manual_seed(i)).half() for i in range(3)]
+    apart = [far((101, 1, 64), (ROW, 64, 1)).copy_(tensor) for tensor in near]
+    starts = torch.tensor([0, 99, 101], dtype=torch.int32)
+    got, wanted = (
+        ragged.attention_varlen(q, k, v, starts, starts, lengths=((99, 99), (2, 2)), causal=False)
+        for q, k, v in (apart, near)
+    )
+    return equal(alone(got), alone(wanted))
+
+
+def k07_ragged_page_past_2_to_the_31() -> str:
+    """Page 100 of a pool lies past 2^31, and page 0 of another holds the same 16 keys."""
+    pools = [far((101, 16, 1, 64), (ROW, 64, 64, 1)) for _ in range(2)]
+    for i, pool in enumerate(pools):
+        pool[100] = torch.randn(16, 1, 64, generator=torch.Generator().manual_seed(i)).half()
+    q, lens = torch.randn(2, 3, 64, generator=torch.Generator().manual_seed(2)).half(), torch.tensor([13]).int()
+    got, wanted = (
+        ragged.attention_mixed(
+            q, k, v, torch.tensor([0, 2]).int(), torch.tensor([[page]]).int(), lens, lengths=((2, 13),)
+        )
+        for (k, v), page in ((pools, 100), ([pool[100:].clone() for pool in pools], 0))
+    )
+    return equal(alone(got), alone(wanted))
+
+
 def append_to_rows_far_apart() -> str:
     """Row 100 of a cache lies past 2^31, as do the values of its second half."""
     new = torch.arange(64).half().view(1, 1, 2, 2, 16)
@@ -268,6 +296,8 @@ CHECKS: dict[str, Callable[[], str]] = {
         attention_of_far_heads,
         attention_of_far_widths,
         append_to_rows_far_apart,
+        ragged_rows_far_apart,
+        k07_ragged_page_past_2_to_the_31,
         k07_a_page_past_2_to_the_31,
         k08_a_page_past_2_to_the_31_of_an_interleaved_pool,
     )
