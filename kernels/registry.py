@@ -17,6 +17,7 @@ MODULES = (
     "attention_paged_decode",
     "attention_paged_prefill",
     "attention_prefix_decode",
+    "attention_mla_decode",
 )
 """Files of this package with an `OP`: a new op is one line here."""
 

@@ -204,6 +204,10 @@ def test_roles_and_axes_name_what_is_there(op: Op) -> None:
         ("attention_paged_decode", {"q_heads": 5}, "triton", "5 query heads do not divide among 2 KV heads"),
         ("attention_paged_decode", {"head_dim": 257}, "triton", "heads are 257 wide"),
         ("attention_paged_decode", {}, "flashinfer", "float16 and bfloat16 only"),
+        ("attention_mla_decode", {"q_len": 17}, "triton", "for 1 to 16 new tokens"),
+        ("attention_mla_decode", {"kv_len": 1, "q_len": 2}, "torch", "queries that see no key (length 1, q_len=2)"),
+        ("attention_mla_decode", {"page_size": 16}, "flash_mla", "FlashMLA takes pages of 64 keys, not 16"),
+        ("attention_mla_decode", {"kv_len": 0}, "flashinfer", "flashinfer plans no sequence without keys"),
         ("attention_paged_prefill", {"q_len": 71}, "torch", "queries that see no key (length 70, q_len=71)"),
         ("attention_paged_prefill", {}, "flash_attn", "float16 and bfloat16 only"),
     ],
@@ -214,6 +218,13 @@ def test_what_a_provider_cannot_run_is_refused_with_the_reason(
     op = op_named(name)
     first = op.check_workloads[0]
     assert reason in (op.unsupported(replace(first, axes={**first.axes, **change}), provider) or "")
+
+
+@pytest.mark.parametrize("provider", ["triton", "flash_mla", "flashinfer"])
+def test_mla_in_float32_is_refused_with_the_reason(provider: str) -> None:
+    op = op_named("attention_mla_decode")
+    workload = replace(op.check_workloads[0], dtype="float32")
+    assert "float16" in (op.unsupported(workload, provider) or "") and op.unsupported(workload, "torch") is None
 
 
 def test_reasons_of_one_provider_are_not_given_to_another() -> None:

@@ -33,6 +33,7 @@ AXES_BY_OP |= {
     "attention_paged_decode": {"batch", "q_len", "kv_len", "q_heads", "kv_heads", "head_dim", "page_size"},
     "attention_paged_prefill": {"batch", "q_len", "kv_len", "q_heads", "kv_heads", "head_dim", "page_size"},
     "attention_prefix_decode": {"batch", "q_len", "kv_len", "prefix_len", "q_heads", "kv_heads", "head_dim"},
+    "attention_mla_decode": {"batch", "q_len", "kv_len", "q_heads", "page_size"},
 }
 ALL = [(suite, op_name, w) for suite in SUITES for op_name, ws in suite_workloads(suite).items() for w in ws]
 

@@ -22,6 +22,7 @@ import torch
 from launches import only_programs
 
 from kernels import attention_decode_triton as decode
+from kernels import attention_mla_decode_triton as mla
 from kernels import attention_paged_triton as paged
 from kernels import attention_prefill_triton as prefill
 from kernels import kv_append_triton as kv_append
@@ -231,6 +232,26 @@ def k08_a_page_past_2_to_the_31_of_an_interleaved_pool() -> str:
     )
 
 
+def k07_a_page_of_latents_past_2_to_the_31() -> str:
+    q, lens = torch.randn(1, 1, 3, 576, generator=torch.Generator().manual_seed(2)).half(), torch.tensor([13]).int()
+    for strides in ((ROW, 576, 1), (576, 10 * ROW, 1), (1, 101, ROW // 5)):
+        pool = far((101, 16, 576), strides)
+        pool[100] = torch.randn(16, 576, generator=torch.Generator().manual_seed(1)).half()
+        copy = pool[100:].clone()
+        for block_n in (16, 32):
+            config = decode.Config(block_n=block_n, block_m=16)
+            with only_programs(0):
+                got, wanted = (
+                    mla.attention_mla_decode(
+                        q, latents, torch.tensor([[page]], dtype=torch.int32), lens, softmax_scale=0.07, config=config
+                    )
+                    for latents, page in ((pool, 100), (copy, 0))
+                )
+            if (told := equal(alone(got), alone(wanted))) != "right":
+                return f"{strides}, {config}: {told}"
+    return "right"
+
+
 def append_to_rows_far_apart() -> str:
     """Row 100 of a cache lies past 2^31, as do the values of its second half."""
     new = torch.arange(64).half().view(1, 1, 2, 2, 16)
@@ -270,6 +291,7 @@ CHECKS: dict[str, Callable[[], str]] = {
         append_to_rows_far_apart,
         k07_a_page_past_2_to_the_31,
         k08_a_page_past_2_to_the_31_of_an_interleaved_pool,
+        k07_a_page_of_latents_past_2_to_the_31,
     )
 }
 
