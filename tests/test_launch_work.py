@@ -57,7 +57,7 @@ ONE_LAUNCH = (
     asked("attention_decode", batch=64, kv_len=512, q_len=2),
     asked("attention_paged_decode", batch=64, kv_len=512, q_len=2),
     asked("attention_paged_prefill", q_len=512, kv_len=1024, q_heads=4, kv_heads=2, page_size=64, batch=40),
-    asked("attention_mla_decode", batch=140, kv_len=512, q_heads=16, q_len=2),
+    asked("attention_mla_decode", batch=132, kv_len=512, q_heads=16, q_len=2),
     asked("kv_append", batch=3, q_len=5, kv_len=512),
 )
 """Descriptors of host and kernel, pointers, CUDA cores, and as many programs as need no split."""
@@ -119,7 +119,7 @@ def test_a_log_sum_exp_that_is_written_counts() -> None:
         asked("attention_prefill", q_len=512, q_heads=4, kv_heads=2),
         asked("attention_decode", batch=64, kv_len=512),
         asked("attention_paged_decode", batch=64, kv_len=512),
-        asked("attention_mla_decode", batch=140, kv_len=512, q_heads=16),
+        asked("attention_mla_decode", batch=264, kv_len=512, q_heads=16),
     ):
         [without], [with_lse] = launched(case), launched(case, return_lse=True)
         rows = case.workload.axes["batch"] * case.workload.axes["q_len"] * case.workload.axes["q_heads"]

@@ -64,6 +64,11 @@ def compulsory_bytes(op: Op, workload: Workload) -> int:
         total += math.prod((*q.shape[:3], v.shape[3])) * q.element_size()
         of_a_key = sum(int(inputs[pool][:1, :1].numel()) * q.element_size() for pool in ("k_pool", "v_pool"))
         return total + int(of_a_key) * sum(workload.kv_lens or [workload.axes["kv_len"]] * q.shape[0])
+    if "latent_pool" in inputs:  # once, though it is keys and values
+        total -= tensor_bytes(inputs, ["latent_pool"])
+        rows, width = math.prod(inputs["q"].shape[:3]), inputs["q"].element_size()
+        keys = sum(workload.kv_lens or [workload.axes["kv_len"]] * inputs["q"].shape[0])
+        return total + (rows * 512 + keys * 576) * width
     if "kv_cache" in inputs:
         return total - tensor_bytes(inputs, ["kv_cache"]) + tensor_bytes(inputs, ["kv_new"])
     if "k" not in inputs:
