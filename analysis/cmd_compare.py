@@ -179,7 +179,7 @@ def _tell(found: Comparison, rows: int, *, as_json: bool) -> None:
         typer.echo(json.dumps(document(found), ensure_ascii=False, allow_nan=False))
         return
     console = Console(width=None if sys.stdout.isatty() else 240, markup=False, highlight=False, emoji=False)
-    console.print(for_terminal(table(found.cases, "Baseline and candidate"), rows))
+    console.print(for_terminal(table(found.cases.head(rows), "Baseline and candidate"), rows))
     for case_id, reason in found.cases[["case_id", "reason"]].head(rows).itertuples(index=False):
         console.print(f"{case_id}: {reason}", soft_wrap=True)
     if len(found.cases) > rows:

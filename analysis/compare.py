@@ -18,7 +18,7 @@ import pandas as pd
 from analysis.comparable import PREFIX, compared_conditions, told_lines
 from analysis.processes import order_of, paired, spreads
 from analysis.sides import KEY, UNTIMED
-from analysis.stats import CONFIDENCE, RERUN_CONFIDENCE
+from analysis.stats import CONFIDENCE, rerun_confidence
 from analysis.verdicts import COMPARED, FLAGGED, FRESH, Rules, Verdict, confirmed, judged
 from bench.record import Status
 
@@ -72,7 +72,9 @@ def compare(
     """
     rows, warnings = _verdicts(baseline, candidate, rules, allowed, noise)
     if rerun:
-        again, more = _verdicts(*rerun, rules, allowed, noise, RERUN_CONFIDENCE)
+        flagged = rows[rows["verdict"].isin(FLAGGED)]
+        confidence = rerun_confidence(flagged["few"].sum() if len(flagged) else 0)
+        again, more = _verdicts(*rerun, rules, allowed, noise, confidence)
         rows, warnings = _confirmed(rows, again), list(dict.fromkeys([*warnings, *more]))
     rows = _ordered(_described(rows, baseline, candidate))
     warnings += [
@@ -206,7 +208,8 @@ def _joined(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
     new = right.loc[~right["id_b"].isin(pairs["id_b"]), plain]
     parts = [missing.add_suffix("_a").assign(side="left"), new.add_suffix("_b").assign(side="right")]
     cases = pd.concat([pd.concat(both, axis=1).assign(side="both"), *parts], ignore_index=True)
-    elsewhere = cases["case_id_a"].isin(b["case_id"]) | cases["case_id_b"].isin(a["case_id"])
+    of_a, of_b = (set(side["case_id"].tolist()) for side in (a, b))
+    elsewhere = [x in of_b or y in of_a for x, y in zip(cases["case_id_a"], cases["case_id_b"], strict=True)]
     return cases.assign(case_id=cases["case_id_a"].fillna(cases["case_id_b"]), elsewhere=elsewhere)
 
 

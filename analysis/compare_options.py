@@ -32,7 +32,7 @@ NoiseOption = Annotated[
 AllowOption = Annotated[list[str] | None, typer.Option(help="A FIELD that may differ, with a warning.")]
 RerunOption = Annotated[
     Path | None,
-    typer.Option(help="Directory with baseline/ and candidate/: fresh runs of what is flagged (97 % intervals)."),
+    typer.Option(help="Directory with baseline/ and candidate/: fresh runs of what is flagged (97 % or more)."),
 ]
 StrictOption = Annotated[bool, typer.Option("--strict", help="A missing case is exit code 3.")]
 JunitOption = Annotated[Path | None, typer.Option(help="Write JUnit XML to this file.")]

@@ -19,7 +19,7 @@ from analysis.compiled import Kernel
 
 PIPES = {"tensor": "#0072B2", "mufu": "#D55E00", "fp32": "#009E73", "alu": "#E69F00", "issue": "#BBBBBB"}
 """Okabe-Ito: told apart with any common colour blindness."""
-WIDTH_IN, ROW_IN, HEAD_IN, FOOT_IN, LEGEND_IN, LABEL_IN, ENDS_IN = 12.6, 0.185, 0.15, 0.65, 0.6, 4.5, 1.0
+BARS_IN, ROW_IN, HEAD_IN, FOOT_IN, LEGEND_IN, ENDS_IN, LETTER_IN = 7.1, 0.185, 0.15, 0.65, 0.6, 1.0, 0.064
 DPI = 100
 MFLOP, KB = 1e6, 1024
 WORDS = {
@@ -40,7 +40,9 @@ def pipes_figure(kernels: Sequence[Kernel], title: str) -> Figure:
     other = [kernel for kernel in main if kernel not in decode and kernel.flops]
     panels = [(part, unit) for part, unit in ((other, "MFLOP"), (decode, "KB")) if part]
     heights = [HEAD_IN + ROW_IN * len(part) + FOOT_IN for part, _ in panels]
-    figure = Figure(figsize=(WIDTH_IN, LEGEND_IN + max(sum(heights), 1.0)), dpi=DPI)
+    label_in = LETTER_IN * max([len(name) for part, _ in panels for name in _names(part)], default=0)
+    width_in = label_in + BARS_IN + ENDS_IN
+    figure = Figure(figsize=(width_in, LEGEND_IN + max(sum(heights), 1.0)), dpi=DPI)
     FigureCanvasAgg(figure)
     height = figure.get_figheight()
     figure.text(0.5, 1 - 0.08 / height, title, ha="center", va="top", fontsize=12, parse_math=False)
@@ -55,8 +57,7 @@ def pipes_figure(kernels: Sequence[Kernel], title: str) -> Figure:
     top = height - LEGEND_IN
     for (part, unit), needed in zip(panels, heights, strict=True):
         bottom = top - needed + FOOT_IN
-        width = WIDTH_IN - LABEL_IN - ENDS_IN
-        box = (LABEL_IN / WIDTH_IN, bottom / height, width / WIDTH_IN, ROW_IN * len(part) / height)
+        box = (label_in / width_in, bottom / height, BARS_IN / width_in, ROW_IN * len(part) / height)
         _draw(figure.add_axes(box), part, unit)
         top -= needed
     return figure

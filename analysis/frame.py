@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from analysis.flags import drift_of
@@ -24,6 +25,8 @@ from kernels.work import AXES
 
 TILE = ("block_m", "block_n")
 """What a record's configuration tells of a matmul's tile."""
+WORK = ("flops", "bytes", "overhead_bytes")
+NO_INTERVAL = (float("nan"),) * 3
 ROOF_OPS = ("peak_matmul", "peak_read", "peak_copy", "empty_launch")
 
 
@@ -60,19 +63,7 @@ def load(paths: Sequence[Path], *, untold_schema: bool = False) -> Loaded:
 
 def _columns(records: Sequence[Record]) -> Loaded:
     environments = {r.run: r.environment for r in records if r.environment is not None}
-    rows = [_row(record) for record in records]
-    frame = pd.DataFrame({name: [row[name] for row in rows] for name in rows[0]})
-    for name in TILE:
-        frame[name] = [float(record.config.get(name, "nan")) for record in records]
-    frame["config"] = [config_key(record.config) for record in records]
-    frame["asked_inputs"] = [str(record.asked.get("inputs", "")) for record in records]
-    frame["schema"] = [record.schema for record in records]
-    frame["source_sha256"] = [record.source_sha256 for record in records]
-    frame["cubins"] = [_cubins(record) for record in records]
-    for axis in AXES:
-        frame[axis] = frame[axis].astype("Int64")
-    for count in ("flops", "bytes", "overhead_bytes"):
-        frame[count] = frame[count].astype("float64")
+    frame = pd.DataFrame({**_case_columns(records), **_time_columns(records), **_told_columns(records)})
     # The last record of a case wins: a run appended to the same file measured it again.
     key = ["case_id", "device", *METHOD, "run"]
     return Loaded(frame.drop_duplicates(key, keep="last", ignore_index=True), environments)
@@ -99,7 +90,7 @@ def device_label(environment: Environment | None) -> str:
 
 def config_key(config: Mapping[str, Any]) -> str:
     """A configuration as text, the same whatever the order of its parameters."""
-    return json.dumps(dict(config), sort_keys=True)
+    return json.dumps(dict(config), sort_keys=True) if config else "{}"
 
 
 def model_of(sources: Sequence[str]) -> str:
@@ -113,41 +104,68 @@ def _cubins(record: Record) -> str:
     return "; ".join(f"{kernel.get('name')} {kernel.get('cubin_sha256')}" for kernel in launched)
 
 
-def _row(record: Record) -> dict[str, object]:
-    case, work = record.case, record.work
-    median, low, high = median_interval(record.times_us) if record.times_us else (float("nan"),) * 3
-    axes = case.get("axes", {})
+def _case_columns(records: Sequence[Record]) -> dict[str, Any]:
+    """What the cases are. Column by column: a dictionary for each of 100,000 records would cost a second."""
+    cases = [record.case for record in records]
+    sources = [case.get("source", ()) for case in cases]
     return {
-        "run": record.run,
-        "case_id": case["id"],
-        "op": case["op"],
-        "provider": case["provider"],
-        "phase": case["phase"],
-        "dtype": case["dtype"],
-        "technique": case.get("technique", ""),
-        **{axis: axes.get(axis) for axis in AXES},
-        "model": model_of(case.get("source", ())),
-        "source": "; ".join(case.get("source", ())),
-        **{storage: case.get(storage, "") for storage in ("weight_dtype", "kv_dtype", "scale")},
-        "status": str(record.status),
-        "detail": record.detail,
-        "time_us": median,
-        "low_us": low,
-        "high_us": high,
-        "samples": len(record.times_us),
-        "drift": drift_of(record.times_us),
-        **{count: work.get(count) for count in ("flops", "bytes", "overhead_bytes", "counting")},
-        "timer": record.timer,
-        "cache": record.cache,
-        "regime": record.regime,
-        "launch": record.launch,
-        # What was published tells its inputs in `data`: each source has its own.
-        "inputs": "" if record.timer == "published" else str(record.data.get("distribution", "")),
-        "stop_reason": record.stop_reason,
-        "includes": "; ".join(record.includes),
-        "flags": "; ".join(record.flags),
-        "data": "; ".join(f"{k}={v}" for k, v in record.data.items()),
-        "kernel": "; ".join(f"{k}={v}" for k, v in record.kernel.items()),
-        "device": device_label(record.environment),
-        "device_type": record.environment.device_type if record.environment else "",
+        "run": [record.run for record in records],
+        "case_id": [case["id"] for case in cases],
+        **{name: [case[name] for case in cases] for name in ("op", "provider", "phase", "dtype")},
+        "technique": [case.get("technique", "") for case in cases],
+        **_size_columns([case.get("axes", {}) for case in cases]),
+        "model": [model_of(source) for source in sources],
+        "source": ["; ".join(source) for source in sources],
+        **{name: [case.get(name, "") for case in cases] for name in ("weight_dtype", "kv_dtype", "scale")},
     }
+
+
+def _size_columns(axes: Sequence[Mapping[str, int]]) -> dict[str, Any]:
+    used = {axis for sizes in axes for axis in sizes}
+    none = pd.array([None] * len(axes), dtype="Int64")
+    return {
+        axis: pd.array([sizes.get(axis) for sizes in axes], dtype="Int64") if axis in used else none for axis in AXES
+    }
+
+
+def _time_columns(records: Sequence[Record]) -> dict[str, Any]:
+    """How the cases ended, their times and their declared work."""
+    times = [record.times_us for record in records]
+    intervals = [median_interval(samples) if samples else NO_INTERVAL for samples in times]
+    works = [record.work for record in records]
+    return {
+        "status": [record.status.value for record in records],
+        "detail": [record.detail for record in records],
+        **{name: [of[i] for of in intervals] for i, name in enumerate(("time_us", "low_us", "high_us"))},
+        "samples": [len(samples) for samples in times],
+        "drift": [drift_of(samples) for samples in times],
+        **{name: np.array([work.get(name) for work in works], dtype=float) for name in WORK},
+        "counting": [work.get("counting") for work in works],
+    }
+
+
+def _told_columns(records: Sequence[Record]) -> dict[str, list[Any]]:
+    """What the records tell of how they were made."""
+    devices = {id(record.environment): record.environment for record in records}
+    labels = {key: device_label(environment) for key, environment in devices.items()}
+    types = {key: environment.device_type if environment else "" for key, environment in devices.items()}
+    return {
+        **{name: [getattr(record, name) for record in records] for name in ("timer", "cache", "regime", "launch")},
+        # What was published tells its inputs in `data`: each source has its own.
+        "inputs": ["" if r.timer == "published" else str(r.data.get("distribution", "")) for r in records],
+        "stop_reason": [record.stop_reason for record in records],
+        **{name: ["; ".join(getattr(record, name)) for record in records] for name in ("includes", "flags")},
+        "data": [_pairs(record.data) for record in records],
+        "kernel": [_pairs(record.kernel) for record in records],
+        "device": [labels[id(record.environment)] for record in records],
+        "device_type": [types[id(record.environment)] for record in records],
+        **{name: [float(record.config.get(name, "nan")) for record in records] for name in TILE},
+        "config": [config_key(record.config) for record in records],
+        "asked_inputs": [str(record.asked.get("inputs", "")) for record in records],
+        **{name: [getattr(record, name) for record in records] for name in ("schema", "source_sha256")},
+        "cubins": [_cubins(record) for record in records],
+    }
+
+
+def _pairs(told: Mapping[str, Any]) -> str:
+    return "; ".join(f"{name}={value}" for name, value in told.items())

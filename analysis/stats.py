@@ -21,6 +21,19 @@ RERUN_CONFIDENCE = 0.97
 At 97 % they have 0.14, and 8 pairs still find 3 % at a spread of 1 % 99 times in 100; at 98 % they do not (simulated).
 """
 
+CHANCE = 0.2
+"""Of any interval of a rerun to exclude 1 by chance, where thresholds alone picked what was rerun."""
+
+
+def rerun_confidence(screened: float) -> float:
+    """Of the intervals of a rerun.
+
+    Args:
+        screened: cases that fewer processes than an interval needs flagged. Noise flags nearly all of them, so that the
+            rerun alone decides and its intervals share CHANCE; what an interval flagged has passed one test already.
+    """
+    return max(RERUN_CONFIDENCE, 1 - CHANCE / max(screened, 1))
+
 
 def welch(sums: Sequence[Floats]) -> tuple[Floats, Floats]:
     """(standard error, degrees of freedom) of the difference of two means whose variances need not be equal.
@@ -42,22 +55,22 @@ def t_interval(
 
     An error of zero leaves nothing to chance: the interval is the difference, p is 1 where that is zero and else 0.
     """
-    from scipy import stats
+    from scipy import special
 
-    half = stats.t.ppf((1 + confidence) / 2, freedom) * error
+    half = special.stdtrit(freedom, (1 + confidence) / 2) * error
     with np.errstate(divide="ignore", invalid="ignore"):
-        p = 2 * stats.t.sf(np.abs(difference / error), freedom)
+        p = 2 * special.stdtr(freedom, -np.abs(difference / error))
     p = np.where(error == 0, np.where(difference == 0, 1.0, 0.0), p)
     return difference - half, difference + half, p
 
 
 def adjusted(p: Floats) -> Floats:
     """Benjamini-Hochberg adjusted values; NaN stays NaN and counts for nothing."""
-    from scipy import stats
-
     known = ~np.isnan(p)
     out = np.full(len(p), np.nan)
     if known.any():
+        from scipy import stats
+
         out[known] = stats.false_discovery_control(p[known])
     return out
 

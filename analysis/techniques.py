@@ -131,12 +131,6 @@ def _of_the_batch(model: Model, decode: Work) -> list[Gain]:
 
 def _of_the_prompt(model: Model) -> list[Gain]:
     chunks = [attention(model, q_len=CHUNK, kv_len=end, batch=1) for end in range(CHUNK, PROMPT + 1, CHUNK)]
-    suffix = attention(model, kv_len=CACHED - PREFIX)
-    shared = attention_work(
-        batch=1, q_heads=model.q_heads, kv_heads=model.kv_heads, q_len=BATCH, pairs=BATCH * PREFIX,
-        kv_tokens=PREFIX, head_dim=model.head_dim, v_head_dim=model.v_head_dim, dtype=DTYPE,
-    )  # fmt: skip
-    partials = 4 * BATCH * model.q_heads * (model.v_head_dim + 1) * 2
     return [
         _gain("chunked", model, f"a prompt of {PROMPT} at once", f"in chunks of {CHUNK}",
               attention(model, q_len=PROMPT, kv_len=PROMPT, batch=1), chunks),
@@ -144,8 +138,18 @@ def _of_the_prompt(model: Model) -> list[Gain]:
               f"from those behind {PREFIX} cached ones", attention(model, q_len=CACHED),
               attention(model, q_len=CACHED - PREFIX)),
         _gain("prefix", model, f"{BATCH} sequences read a shared prefix of {PREFIX} each", "it is read once (cascade)",
-              attention(model), [replace(shared, overhead_bytes=partials), suffix]),
+              attention(model), shared_prefix(model, BATCH)),
     ]  # fmt: skip
+
+
+def shared_prefix(model: Model, batch: int) -> list[Work]:
+    """Decode of sequences whose first PREFIX of CACHED keys are the same: those for all at once, then each its own."""
+    shared = attention_work(
+        batch=1, q_heads=model.q_heads, kv_heads=model.kv_heads, q_len=batch, pairs=batch * PREFIX,
+        kv_tokens=PREFIX, head_dim=model.head_dim, v_head_dim=model.v_head_dim, dtype=DTYPE,
+    )  # fmt: skip
+    partials = 4 * batch * model.q_heads * (model.v_head_dim + 1) * 2
+    return [replace(shared, overhead_bytes=partials), attention(model, kv_len=CACHED - PREFIX, batch=batch)]
 
 
 def intensity(works: Sequence[Work]) -> float:

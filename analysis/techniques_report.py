@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from analysis import panels
+from analysis import panels, technique_lines
 from analysis.files import write_all
 from analysis.peaks import MEASURED, table
 from analysis.tables import Table, markdown, number, percent
@@ -87,6 +87,7 @@ def page(rows: pd.DataFrame) -> str:
     }  # fmt: skip
     parts = [
         "# Attention techniques of LLM serving", "", *ABOUT, "", "![KV bytes and intensities](techniques.png)", "",
+        "![Intensity as each technique's own size grows](trajectories.png)", "",
         markdown(_table("What each buys", texts, words=4)), markdown(_cache_table()),
         _room(), "",
         "Roofs: " + MEASURED[DEVICE].source + ".", "", "Made by `python -m analysis techniques -o reports/techniques`.",
@@ -165,12 +166,16 @@ def _draw_intensities(axes: Axes, rows: pd.DataFrame) -> None:
 
 
 def write_techniques(directory: Path) -> list[str]:
-    """Writes README.md, techniques.csv and techniques.png; a line for each that could not be."""
-    rows = frame(gains())
+    """Writes README.md, two tables and their figures; a line for each that could not be."""
+    rows, lines = frame(gains()), technique_lines.lines()
     return write_all(
         {
             directory / "README.md": lambda: page(rows),
             directory / "techniques.csv": lambda: rows.to_csv(index=False, lineterminator="\n"),
             directory / "techniques.png": lambda: panels.png(figure(rows)),
+            directory / "trajectories.csv": lambda: technique_lines.frame(lines).to_csv(
+                index=False, lineterminator="\n"
+            ),
+            directory / "trajectories.png": lambda: panels.png(technique_lines.figure(lines)),
         }
     )

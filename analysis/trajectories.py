@@ -1,8 +1,9 @@
 """Which points belong on one line: the same problem, kernel and method of measuring, with one size growing.
 
-A line runs over M (same N, K, dtype and provider), over batch (same cached length and heads), or over q_len = kv_len
-(prefill of growing prompts). Everything else that a case id holds stays equal along it, so two dtypes, windows or
-devices never share a line. Drawing is left to `analysis.plots`.
+A line runs over M (same N, K, dtype and provider), over batch (same cached length and heads), over q_len = kv_len
+(prefill of growing prompts), over the tokens of a draft, or over the keys that a chunk of a prompt attends to.
+Everything else that a case id holds stays equal along it, so two dtypes, windows or devices never share a line. Drawing
+is left to `analysis.plots`.
 """
 
 from __future__ import annotations
@@ -14,8 +15,17 @@ import pandas as pd
 
 from analysis.methods import METHOD
 
-AXES_THAT_GROW = ("M", "q_len", "batch")
-"""`q_len` stands for q_len = kv_len. A row is on the line of the first that applies to it."""
+GROWING = {
+    "M": ("M", "M"),
+    "draft": ("q_len", "q_len"),
+    "kv_len": ("kv_len", "kv_len"),
+    "q_len": ("q_len", "(?:q_len|kv_len)"),
+    "batch": ("batch", "batch"),
+}
+"""Name of a line's size -> its column, and what of the case id it changes: `q_len` stands for q_len = kv_len.
+
+A row is on the line of the first that applies to it.
+"""
 KEPT = ("device", "run", "technique", *METHOD)
 """What must be equal along a line besides the case id without the growing size."""
 
@@ -50,6 +60,8 @@ def growing_axis(points: pd.DataFrame) -> pd.Series[str]:
     is_prompt = (points["q_len"] == points["kv_len"]).fillna(False).astype(bool)
     conditions = {
         "M": points["M"].notna(),
+        "draft": points["technique"] == "speculative",
+        "kv_len": points["technique"] == "chunked",
         "q_len": is_prompt & points["q_len"].notna(),
         "batch": points["batch"].notna() & points["kv_len"].notna(),
     }
@@ -62,19 +74,19 @@ def trajectories(points: pd.DataFrame) -> list[Trajectory]:
     drawable = (points["intensity_flops_per_byte"] > 0) & (points["tflops_per_s"] > 0) & (points["class"] != "invalid")
     rows = points[drawable]
     axis = growing_axis(rows)
-    return [line for name in AXES_THAT_GROW for line in _over(rows[axis == name], name)]
+    return [line for name in GROWING for line in _over(rows[axis == name], name)]
 
 
 def _over(rows: pd.DataFrame, axis: str) -> list[Trajectory]:
     if rows.empty:
         return []
-    pattern = r"\b(?:q_len|kv_len)=\d+" if axis == "q_len" else rf"\b{axis}=\d+"
-    rest = rows["case_id"].str.replace(pattern, axis, regex=True)
+    column, changing = GROWING[axis]
+    rest = rows["case_id"].str.replace(rf"\b{changing}=\d+", axis, regex=True)
     rows = rows.assign(line=rows.groupby([rest, *(rows[c] for c in KEPT)], dropna=False).ngroup())
-    rows = rows.sort_values(["line", axis], kind="stable").drop_duplicates(["line", axis], keep="last")
+    rows = rows.sort_values(["line", column], kind="stable").drop_duplicates(["line", column], keep="last")
     line = rows["line"].to_numpy()
     cuts = np.flatnonzero(np.diff(line)) + 1
-    columns = ("op", "provider", "dtype", axis, "intensity_flops_per_byte", "tflops_per_s")
+    columns = ("op", "provider", "dtype", column, "intensity_flops_per_byte", "tflops_per_s")
     parts = zip(*(np.split(rows[c].to_numpy(), cuts) for c in columns), strict=True)
     return [
         Trajectory(

@@ -90,7 +90,7 @@ def judged(cases: pd.DataFrame, rules: Rules, confidence: float = stats.CONFIDEN
     moved = np.where(change > 0, Verdict.SLOW.value, Verdict.FAST.value)
     verdict = np.where(flagged, moved, np.where(same, Verdict.SAME.value, Verdict.AMBIGUOUS.value))
     rows = rows.assign(bar=bar, small=small & past, few=few, verdict=verdict)
-    columns = [*(rows[name].tolist() for name in TOLD), [rules.min_abs_us] * len(rows)]
+    columns = [*(rows[name].tolist() for name in TOLD), [rules.min_abs_us] * len(rows), [confidence] * len(rows)]
     return rows.assign(reason=[_reason(*told) for told in zip(*columns, strict=True)])
 
 
@@ -118,7 +118,7 @@ TOLD = ("verdict", "ratio", "low", "high", "bar", "n_a", "n_b", "n_pairs", "few"
 
 def _reason(
     verdict: str, ratio: float, low: float, high: float, bar: float, n_a: int, n_b: int, n_pairs: int, few: bool,
-    small: bool, same_code: bool, adjusted_p: float, min_abs_us: float,
+    small: bool, same_code: bool, adjusted_p: float, min_abs_us: float, confidence: float,
 ) -> str:  # fmt: skip
     change = f"{100 * (ratio - 1):+.2f} %"
     past = f"{'past' if abs(ratio - 1) > bar + ROUNDING else 'not past'} {100 * bar:.3g} %"
@@ -133,7 +133,7 @@ def _reason(
         fewest = int(min(n_a, n_b))
         return f"{'one process' if fewest == 1 else f'{fewest} processes'} a side: {said}{end}"
     how = f"{int(n_pairs)} pairs" if n_pairs else f"{int(n_a)} and {int(n_b)} processes"
-    interval = f"interval {100 * (low - 1):+.2f} to {100 * (high - 1):+.2f} % of {how}"
+    interval = f"{100 * confidence:.4g} % interval {100 * (low - 1):+.2f} to {100 * (high - 1):+.2f} % of {how}"
     return f"{said}, {interval}, adjusted p {adjusted_p:.2g}{end}"
 
 

@@ -144,7 +144,7 @@ class Record:
 KNOWN_FIELDS: Mapping[type[Any], frozenset[str]] = {
     kind: frozenset(f.name for f in dataclasses.fields(kind)) for kind in (Environment, Record)
 }
-OBJECTS = ("case", *(f.name for f in dataclasses.fields(Record) if f.default_factory is dict), "packages")
+OBJECTS = frozenset(("case", *(f.name for f in dataclasses.fields(Record) if f.default_factory is dict), "packages"))
 """Fields that hold an object."""
 
 
@@ -266,10 +266,10 @@ def _record(fields: dict[str, Any], environment: Environment, where: str) -> Rec
 def _build(kind: type[Any], fields: object, where: str, **extra: Any) -> Any:
     if not isinstance(fields, dict):
         raise RecordError(f"{where}: {kind.__name__} must be an object, got {fields!r}")
-    if unknown := sorted(fields.keys() - KNOWN_FIELDS[kind]):
-        raise RecordError(f"{where}: unknown field(s) {', '.join(unknown)} in {kind.__name__}")
-    for name in OBJECTS:
-        if not isinstance(fields.get(name, {}), dict):
+    if unknown := fields.keys() - KNOWN_FIELDS[kind]:
+        raise RecordError(f"{where}: unknown field(s) {', '.join(sorted(unknown))} in {kind.__name__}")
+    for name in OBJECTS & fields.keys():
+        if not isinstance(fields[name], dict):
             raise RecordError(f"{where}: {name} must be an object, got {fields[name]!r}")
     values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
     try:

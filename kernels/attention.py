@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own documentation calls it F
 from torch.backends.cuda import SDPAParams, can_use_efficient_attention, can_use_flash_attention
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.bias import causal_lower_right
 
 from kernels.matmul import set_tf32
 from kernels.spec import UnsupportedError
@@ -165,6 +164,8 @@ def sdpa(
     Sq, Skv = q.shape[2], k.shape[2]
     mask = seen
     if mask is None and causal and Sq != Skv:
+        from torch.nn.attention.bias import causal_lower_right  # imports torch._dynamo: half of a start
+
         mask = causal_lower_right(Sq, Skv)
     try:
         with sdpa_kernel(backend):

@@ -9,6 +9,7 @@ short caches.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -24,15 +25,14 @@ from kernels.attention import (
     too_wide,
     visible_keys,
 )
+from kernels.attention_part import part_of
 from kernels.inputs import Sampler, torch_dtype
-from kernels.matmul import spread
 from kernels.optional import flash_attn
 from kernels.spec import TRITON_ON_CPU, Inputs, Op, Outputs, Workload
 from kernels.work import DECODE_TOKENS, Work, attention_work, unmasked_pairs
 
 CHECK_IN_FULL = 2**20
 """Scores up to which the float64 reference is computed whole; above it a sample of sequences and heads."""
-SAMPLED_SEQUENCES, SAMPLED_KV_HEADS = 4, 2
 
 
 def attention_decode_torch(
@@ -125,21 +125,9 @@ def sample(inputs: Inputs) -> tuple[Inputs, Callable[[Outputs], Outputs]]:
     (B, Sq, Hq, _), (S, Hkv) = q.shape, k.shape[1:3]
     if B * Hq * Sq * S <= CHECK_IN_FULL:
         return inputs, lambda out: out
-    rows, kv_heads = spread(B, SAMPLED_SEQUENCES, q.device), spread(Hkv, SAMPLED_KV_HEADS, q.device)
-    heads = (kv_heads[:, None] * (Hq // Hkv) + torch.arange(Hq // Hkv, device=q.device)).flatten()
-    fewer = inputs | {
-        "q": q[rows][:, :, heads],
-        "k": k[rows][:, :, kv_heads],
-        "v": inputs["v"][rows][:, :, kv_heads],
-        "kv_lens": inputs["kv_lens"][rows],
-    }
-
-    def cut(outputs: Outputs) -> Outputs:
-        if isinstance(outputs, tuple):
-            return cut(outputs[0]), outputs[1][rows][:, heads]
-        return outputs[rows][:, :, heads]
-
-    return fewer, cut
+    part = part_of(q, Hkv)
+    fewer = {"q": part.queries(q), "k": part.keys(k), "v": part.keys(inputs["v"])}
+    return inputs | fewer | {"kv_lens": inputs["kv_lens"][part.sequences]}, part.cut
 
 
 def configs(workload: Workload, arch: int) -> tuple[Any, ...]:
@@ -218,14 +206,7 @@ def describe_axes(axes: Mapping[str, int], dtype: str, source: tuple[str, ...]) 
 
 def _check(dtype: str = "float32", kv_lens: tuple[int, ...] = (), **axes: int) -> Workload:
     sizes = {"batch": 2, "q_len": 1, "kv_len": 70, "q_heads": 4, "kv_heads": 2, "head_dim": 64} | axes
-    return Workload(
-        axes=sizes,
-        dtype=dtype,
-        phase="decode",
-        technique="kv_cache",
-        source=("ragged, for correctness",),
-        kv_lens=kv_lens,
-    )
+    return replace(describe_axes(sizes, dtype, ("ragged, for correctness",)), kv_lens=kv_lens)
 
 
 OP = Op(

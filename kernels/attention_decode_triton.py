@@ -23,7 +23,7 @@ from kernels.attention import check_shapes, padded_width
 from kernels.attention_merge_triton import launch_merge, partials, shared_options
 from kernels.launch import sm_count, target_arch
 from kernels.launch_work import attention_decode_launch
-from kernels.packed_rows import store_rows
+from kernels.packed_rows import load_packed_rows, store_rows
 from kernels.softmax import FLOOR, LOG2_E, no_sums, walk_keys
 from kernels.tuned import Bucket, Table, dtype_name, tuned_first
 from kernels.work import DECODE_TOKENS
@@ -164,10 +164,8 @@ def _attention_decode_kernel(
     lo = split * share
     hi = min(kv_len, lo + share)
     q_positions = token + (kv_len - q_len)
-    d = tl.arange(0, WIDTH)
-    q_rows = q + batch.to(tl.int64) * stride_qb + token.to(tl.int64) * stride_qs + head.to(tl.int64) * stride_qh
-    q_spots = q_rows[:, None] + d.to(tl.int64)[None, :] * stride_qd
-    q_tile = tl.load(q_spots, mask=inside[:, None] & (d < D)[None, :], other=0.0)
+    q_tile = load_packed_rows(
+        q, batch, token, head, inside, stride_qb, stride_qs, stride_qh, stride_qd, D, WIDTH)
     m = tl.full([BLOCK_M], FLOOR, tl.float32)
     total = no_sums(BLOCK_M, LAZY)
     acc = tl.zeros([BLOCK_M, WIDTH_V], tl.float32)

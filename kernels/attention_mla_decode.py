@@ -25,15 +25,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from kernels import attention_paged
 from kernels.attention import masked_attention
 from kernels.attention_mla_peers import FLASH_MLA_PAGE, attention_mla_flash_mla, attention_mla_flashinfer
-from kernels.attention_paged import gathered, visible_of
+from kernels.attention_paged import gathered, gathered_pages, visible_of
+from kernels.attention_part import part_of
 from kernels.inputs import torch_dtype
-from kernels.matmul import set_tf32, spread
+from kernels.matmul import set_tf32
 from kernels.spec import TRITON_ON_CPU, Inputs, Op, Outputs, Workload
 from kernels.work import DECODE_TOKENS, MLA_LATENT, MLA_ROPE, Work, mla_decode_work, paged, unmasked_pairs
 
 CHECK_IN_FULL = 2**18
 """Scores up to which the float64 reference is computed whole; above it a sample of sequences, tokens and heads."""
-SAMPLED_SEQUENCES, SAMPLED_HEADS = 4, 4
 UNABSORBED_HEAD = 192
 """Width of a query-key head before absorption: 128 and the rotated 64. It gives the scale of scores."""
 NO_EXACT = "exact float32 is multiplied from registers, which do not hold rows of 512 sums: use float16 or bfloat16"
@@ -144,24 +144,19 @@ def validate(
 def sample(inputs: Inputs) -> tuple[Inputs, Callable[[Outputs], Outputs]]:
     """The whole of a small problem; of a large one some sequences and heads."""
     q, pool, table = inputs["q"], inputs["latent_pool"], inputs["block_table"]
-    (B, Sq, H, _), most_pages = q.shape, table.shape[1]
-    if B * H * Sq * most_pages * pool.shape[1] <= CHECK_IN_FULL:
+    (B, Sq, H, _), (page, most_pages) = q.shape, (pool.shape[1], table.shape[1])
+    if B * H * Sq * most_pages * page <= CHECK_IN_FULL:
         return inputs, lambda out: out
-    rows, heads = spread(B, SAMPLED_SEQUENCES, q.device), spread(H, SAMPLED_HEADS, q.device)
+    part = part_of(q, H)  # each head like a KV head of its own: any of them stands for the others
+    rows, one_head = part.sequences, torch.zeros(1, dtype=torch.long, device=q.device)
     places = torch.arange(len(rows) * most_pages, dtype=torch.int32, device=q.device)
     fewer = inputs | {
-        "q": q[rows][:, :, heads],
-        "latent_pool": pool[table[rows].flatten().clamp(0, pool.shape[0] - 1).long()],
+        "q": part.queries(q),
+        "latent_pool": gathered_pages(pool[:, :, None], table[rows], one_head)[:, :, 0],
         "block_table": places.view(len(rows), most_pages),
         "kv_lens": inputs["kv_lens"][rows],
     }
-
-    def cut(outputs: Outputs) -> Outputs:
-        if isinstance(outputs, tuple):
-            return cut(outputs[0]), outputs[1][rows][:, heads]
-        return outputs[rows][:, :, heads]
-
-    return fewer, cut
+    return fewer, part.cut
 
 
 def _kind(workload: Workload) -> tuple[torch.dtype, int, int]:
@@ -233,8 +228,7 @@ def describe_axes(axes: Mapping[str, int], dtype: str, source: tuple[str, ...]) 
 
 def _check(dtype: str = "float16", kv_lens: tuple[int, ...] = (), **axes: int) -> Workload:
     sizes = {"batch": 2, "q_len": 1, "kv_len": 70, "q_heads": 16, "page_size": 64} | axes
-    source = ("ragged, for correctness",)
-    return Workload(axes=sizes, dtype=dtype, phase="decode", technique="mla", source=source, kv_lens=kv_lens)
+    return replace(describe_axes(sizes, dtype, ("ragged, for correctness",)), kv_lens=kv_lens)
 
 
 OP = Op(

@@ -22,7 +22,7 @@ from kernels.attention_merge_triton import launch_merge, partials, shared_option
 from kernels.attention_paged_triton import load_slots, page_rows
 from kernels.launch import sm_count, target_arch
 from kernels.launch_work import attention_mla_launch
-from kernels.packed_rows import store_rows
+from kernels.packed_rows import load_packed_rows, store_rows
 from kernels.softmax import FLOOR, LOG2_E, no_sums, softmax_step
 from kernels.tuned import Bucket, Table, dtype_name, tuned_first
 from kernels.work import DECODE_TOKENS, MLA_LATENT, MLA_ROPE
@@ -112,11 +112,10 @@ def _attention_mla_decode_kernel(
     lo = split * share
     hi = min(reach, lo + share)
     q_positions = token + (kv_len - q_len)
-    q_rows = q + batch.to(tl.int64) * stride_qb + token.to(tl.int64) * stride_qs + head.to(tl.int64) * stride_qh
-    latent_spots = q_rows[:, None] + tl.arange(0, LATENT).to(tl.int64)[None, :] * stride_qd
-    rope_spots = q_rows[:, None] + (LATENT + tl.arange(0, ROPE)).to(tl.int64)[None, :] * stride_qd
-    q_latent = tl.load(latent_spots, mask=inside[:, None], other=0.0)
-    q_rope = tl.load(rope_spots, mask=inside[:, None], other=0.0)
+    q_latent = load_packed_rows(
+        q, batch, token, head, inside, stride_qb, stride_qs, stride_qh, stride_qd, LATENT, LATENT)
+    q_rope = load_packed_rows(
+        q + LATENT * stride_qd, batch, token, head, inside, stride_qb, stride_qs, stride_qh, stride_qd, ROPE, ROPE)
     m = tl.full([BLOCK_M], FLOOR, tl.float32)
     total = no_sums(BLOCK_M, LAZY)
     acc = tl.zeros([BLOCK_M, LATENT], tl.float32)

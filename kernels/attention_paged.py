@@ -14,15 +14,16 @@ from typing import Any
 
 import torch
 
+from kernels import attention_decode
 from kernels.attention import masked_attention, packed_backend, packed_sdpa, too_wide, visible_keys
+from kernels.attention_part import part_of
 from kernels.inputs import Sampler, torch_dtype
-from kernels.matmul import spread
 from kernels.spec import Inputs, Outputs, Workload
-from kernels.work import Work, attention_work, paged, unmasked_pairs
+from kernels.work import Work, paged
 
 CHECK_IN_FULL = 2**20
 """Scores up to which the float64 reference is computed whole; above it a sample of sequences, queries and heads."""
-SAMPLED_SEQUENCES, SAMPLED_QUERIES, SAMPLED_KV_HEADS = 4, 32, 2
+SAMPLED_QUERIES = 32
 ROLES = {
     "q": "resident", "k_pool": "streamed", "v_pool": "streamed", "block_table": "resident", "kv_lens": "resident",
 }  # fmt: skip
@@ -164,26 +165,19 @@ def sample(inputs: Inputs) -> tuple[Inputs, Callable[[Outputs], Outputs]]:
     (B, Sq, Hq, _), (page, Hkv), most_pages = q.shape, k_pool.shape[1:3], table.shape[1]
     if B * Hq * Sq * most_pages * page <= CHECK_IN_FULL:
         return inputs, lambda out: out
-    rows, tokens = spread(B, SAMPLED_SEQUENCES, q.device), spread(Sq, SAMPLED_QUERIES, q.device)
-    kv_heads = spread(Hkv, SAMPLED_KV_HEADS, q.device)
-    heads = (kv_heads[:, None] * (Hq // Hkv) + torch.arange(Hq // Hkv, device=q.device)).flatten()
+    part = part_of(q, Hkv, tokens=SAMPLED_QUERIES)
+    rows = part.sequences
     places = torch.arange(len(rows) * most_pages, dtype=torch.int32, device=q.device)
     fewer = {
-        "q": q[rows][:, tokens][:, :, heads],
-        "k_pool": gathered_pages(k_pool, table[rows], kv_heads),
-        "v_pool": gathered_pages(inputs["v_pool"], table[rows], kv_heads),
+        "q": part.queries(q),
+        "k_pool": gathered_pages(k_pool, table[rows], part.kv_heads),
+        "v_pool": gathered_pages(inputs["v_pool"], table[rows], part.kv_heads),
         "block_table": places.view(len(rows), most_pages),
         "kv_lens": inputs["kv_lens"][rows],
         "ragged": inputs["ragged"],
-        "behind": Sq - 1 - tokens,
+        "behind": Sq - 1 - part.tokens,
     }
-
-    def cut(outputs: Outputs) -> Outputs:
-        if isinstance(outputs, tuple):
-            return cut(outputs[0]), outputs[1][rows][:, heads][:, :, tokens]
-        return outputs[rows][:, tokens][:, :, heads]
-
-    return fewer, cut
+    return fewer, part.cut
 
 
 def gathered_pages(pool: torch.Tensor, block_table: torch.Tensor, kv_heads: torch.Tensor) -> torch.Tensor:
@@ -216,17 +210,7 @@ def work(workload: Workload) -> Work:
     """K and V once per KV head over the real lengths; lengths and the block table entries in use are overhead."""
     a = workload.axes
     lens = workload.kv_lens or (a["kv_len"],) * a["batch"]
-    counted = attention_work(
-        batch=a["batch"],
-        q_heads=a["q_heads"],
-        kv_heads=a["kv_heads"],
-        q_len=a["q_len"],
-        pairs=sum(unmasked_pairs(a["q_len"], length, causal=True) for length in lens),
-        kv_tokens=sum(lens),
-        head_dim=a["head_dim"],
-        v_head_dim=a.get("v_head_dim", a["head_dim"]),
-        dtype=workload.dtype,
-    )
+    counted = attention_decode.work(workload)
     return paged(counted, batch=a["batch"], pages=sum(math.ceil(length / a["page_size"]) for length in lens))
 
 

@@ -8,6 +8,7 @@ and the launch floor bounds short caches.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from kernels import attention_paged as common
 from kernels.attention_paged_peers import attention_paged_flash_attn, attention_paged_flashinfer
@@ -32,9 +33,7 @@ def describe_axes(axes: Mapping[str, int], dtype: str, source: tuple[str, ...]) 
 
 def _check(dtype: str = "float32", kv_lens: tuple[int, ...] = (), **axes: int) -> Workload:
     sizes = {"batch": 2, "q_len": 1, "kv_len": 70, "q_heads": 4, "kv_heads": 2, "head_dim": 64, "page_size": 16} | axes
-    return Workload(
-        axes=sizes, dtype=dtype, phase="decode", technique="paged", source=("ragged, for correctness",), kv_lens=kv_lens
-    )
+    return replace(describe_axes(sizes, dtype, ("ragged, for correctness",)), kv_lens=kv_lens)
 
 
 OP = Op(

@@ -7,10 +7,11 @@ as many new tokens as keys, a chunk of one fewer. Bound: arithmetic from a few h
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from kernels import attention_paged as common
-from kernels.attention_paged_peers import attention_paged_flash_attn, attention_paged_flashinfer
-from kernels.spec import TRITON_ON_CPU, Op, Workload
+from kernels import attention_paged_decode
+from kernels.spec import Workload
 
 
 def describe_axes(axes: Mapping[str, int], dtype: str, source: tuple[str, ...]) -> Workload:
@@ -20,39 +21,14 @@ def describe_axes(axes: Mapping[str, int], dtype: str, source: tuple[str, ...]) 
 
 def _check(dtype: str = "float32", kv_lens: tuple[int, ...] = (), **axes: int) -> Workload:
     sizes = {"batch": 2, "q_len": 33, "kv_len": 70, "q_heads": 4, "kv_heads": 2, "head_dim": 64, "page_size": 16} | axes
-    return Workload(
-        axes=sizes,
-        dtype=dtype,
-        phase="prefill",
-        technique="paged",
-        source=("ragged, for correctness",),
-        kv_lens=kv_lens,
-    )
+    return replace(describe_axes(sizes, dtype, ("ragged, for correctness",)), kv_lens=kv_lens)
 
 
-OP = Op(
+OP = replace(
+    attention_paged_decode.OP,
     name="attention_paged_prefill",
     summary="many new tokens attend to their sequence's paged KV cache, causal bottom-right",
-    axes={
-        "batch": 1,
-        "q_len": None,
-        "kv_len": 0,
-        "q_heads": 32,
-        "kv_heads": 8,
-        "head_dim": 128,
-        "page_size": 16,
-    },
-    dtypes=("bfloat16", "float16", "float32"),
-    make_inputs=common.make_inputs,
-    reference=common.attention_paged_reference,
-    eager=common.attention_paged_eager,
-    providers={
-        "triton": common.attention_paged_triton,
-        "torch": common.attention_paged_torch,
-        "flash_attn": attention_paged_flash_attn,
-        "flashinfer": attention_paged_flashinfer,
-    },
-    work=common.work,
+    axes={**attention_paged_decode.OP.axes, "q_len": None, "kv_len": 0},
     describe_axes=describe_axes,
     check_workloads=(
         _check(),
@@ -63,12 +39,5 @@ OP = Op(
         _check("float16", q_len=40, batch=3, kv_lens=(70, 0, 41), q_heads=7, kv_heads=1, head_dim=128, page_size=48),
         _check("float16", batch=1, q_len=129, kv_len=129, q_heads=3, kv_heads=3, head_dim=80, page_size=32),
     ),
-    roles=common.ROLES,
     unsupported=common.unsupported,
-    configs=common.configs,
-    bucket=common.bucket,
-    cuda_only=TRITON_ON_CPU | common.CUDA_ONLY,
-    sample=common.sample,
-    facts=common.facts,
-    validate=common.validate,
 )

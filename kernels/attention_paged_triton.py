@@ -26,12 +26,14 @@ from kernels.attention_decode_triton import Config, block_rows, splits_for
 from kernels.attention_merge_triton import launch_merge, partials, shared_options
 from kernels.launch import sm_count, target_arch
 from kernels.launch_work import attention_paged_launch
-from kernels.packed_rows import store_rows
+from kernels.packed_rows import load_packed_rows, store_rows
 from kernels.softmax import FLOOR, LOG2_E, no_sums, softmax_step
 from kernels.tuned import Bucket, Table, dtype_name, tuned_first
 
 OLDER = 80
 """The arch whose configurations sm_90 takes for what its own do not hold."""
+PADDED_KEYS = 64
+"""Of a tile at most where heads are padded: masks and addresses of 128 keys leave a value in local memory."""
 MANY = 256
 """From so many packed rows on a problem is a prefill, and arithmetic bounds it."""
 HOPPER_PREFILL = {
@@ -61,7 +63,9 @@ def configs_for(dtype: torch.dtype, head_dim: int, rows: int, page_size: int, ar
     prefill = arch == 90 and rows >= MANY and dtype != torch.float32
     # One or two warps do not hold page addresses beside the masks of a padded head, or beside the widest.
     holds = rows >= decode.MANY or head_dim == width < WIDEST_HEAD
-    usual = HOPPER_PREFILL[width] if prefill else decode.configs_for(dtype, width, rows, arch if holds else OLDER)
+    steps = decode.configs_for(dtype, width, rows, arch if holds else OLDER)
+    fits = tuple(config for config in steps if head_dim == width or config.block_n <= PADDED_KEYS)
+    usual = HOPPER_PREFILL[width] if prefill else fits
     return tuned_first(TUNED, bucket_of(dtype, head_dim, rows, page_size), usual, arch)
 
 
@@ -165,10 +169,8 @@ def _attention_paged_kernel(
     lo = split * share
     hi = min(reach, lo + share)
     q_positions = token + (kv_len - q_len)
-    d = tl.arange(0, WIDTH)
-    q_rows = q + batch.to(tl.int64) * stride_qb + token.to(tl.int64) * stride_qs + head.to(tl.int64) * stride_qh
-    q_spots = q_rows[:, None] + d.to(tl.int64)[None, :] * stride_qd
-    q_tile = tl.load(q_spots, mask=inside[:, None] & (d < D)[None, :], other=0.0)
+    q_tile = load_packed_rows(
+        q, batch, token, head, inside, stride_qb, stride_qs, stride_qh, stride_qd, D, WIDTH)
     m = tl.full([BLOCK_M], FLOOR, tl.float32)
     total = no_sums(BLOCK_M, LAZY)
     acc = tl.zeros([BLOCK_M, WIDTH_V], tl.float32)

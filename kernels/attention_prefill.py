@@ -8,6 +8,7 @@ Bound: arithmetic from a few hundred tokens on; the exponentials share the time.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -23,15 +24,15 @@ from kernels.attention import (
     too_wide,
     visible_keys,
 )
+from kernels.attention_part import part_of
 from kernels.inputs import Sampler, torch_dtype
-from kernels.matmul import spread
 from kernels.optional import flash_attn
 from kernels.spec import TRITON_ON_CPU, Inputs, Op, Outputs, UnsupportedError, Workload
 from kernels.work import Work, attention_work, keys_read, unmasked_pairs
 
 CHECK_IN_FULL = 2**22
 """Scores up to which the float64 reference is computed whole; above it a sample of queries and heads."""
-SAMPLED_QUERIES, SAMPLED_KV_HEADS = 64, 2
+SAMPLED_QUERIES = 64
 NO_WINDOW = "SDPA has no sliding window without a mask of q_len x kv_len values"
 
 
@@ -122,21 +123,9 @@ def sample(inputs: Inputs) -> tuple[Inputs, Callable[[Outputs], Outputs]]:
     (B, Sq, Hq, _), (Skv, Hkv) = q.shape, k.shape[1:3]
     if B * Hq * Sq * Skv <= CHECK_IN_FULL:
         return inputs, lambda out: out
-    rows, kv_heads = spread(Sq, SAMPLED_QUERIES, q.device), spread(Hkv, SAMPLED_KV_HEADS, q.device)
-    heads = (kv_heads[:, None] * (Hq // Hkv) + torch.arange(Hq // Hkv, device=q.device)).flatten()
-    fewer = inputs | {
-        "q": q[-1:, rows][:, :, heads],
-        "k": k[-1:, :, kv_heads],
-        "v": inputs["v"][-1:, :, kv_heads],
-        "q_positions": rows + Skv - Sq,
-    }
-
-    def cut(outputs: Outputs) -> Outputs:
-        if isinstance(outputs, tuple):
-            return cut(outputs[0]), outputs[1][-1:, heads][:, :, rows]
-        return outputs[-1:, rows][:, :, heads]
-
-    return fewer, cut
+    part = part_of(q, Hkv, tokens=SAMPLED_QUERIES, last_sequence=True)
+    fewer = {"q": part.queries(q), "k": part.keys(k), "v": part.keys(inputs["v"])}
+    return inputs | fewer | {"q_positions": part.tokens + Skv - Sq}, part.cut
 
 
 def configs(workload: Workload, arch: int) -> tuple[Any, ...]:
@@ -246,6 +235,7 @@ OP = Op(
         _check(q_heads=6, kv_heads=2, head_dim=80),
         _check(q_heads=3, kv_heads=3, head_dim=72, q_len=1, kv_len=1),
         _check("float16", q_heads=7, kv_heads=1, head_dim=96, q_len=129, kv_len=129),
+        replace(_check("float16", kv_heads=4, head_dim=192, v_head_dim=128, q_len=70, kv_len=70), technique="mla"),
     ),
     roles={"q": "resident", "k": "streamed", "v": "streamed"},
     unsupported=unsupported,

@@ -11,20 +11,20 @@ Neither flash-attn nor flashinfer is a provider: what they have for a shared pre
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from kernels.attention import masked_attention, packed, padded_width, too_wide, visible_keys
 from kernels.attention_lse import merged, sdpa_lse
+from kernels.attention_part import part_of
 from kernels.inputs import Sampler, torch_dtype
-from kernels.matmul import spread
 from kernels.spec import TRITON_ON_CPU, Inputs, Op, Outputs, Workload
 from kernels.work import Work, attention_work
 
 CHECK_IN_FULL = 2**20
 """Scores up to which the float64 reference is computed whole; above it a sample of sequences and heads."""
-SAMPLED_SEQUENCES, SAMPLED_KV_HEADS = 4, 2
 
 
 def attention_prefix_decode_torch(
@@ -125,18 +125,10 @@ def sample(inputs: Inputs) -> tuple[Inputs, Callable[[Outputs], Outputs]]:
     (B, _, Hq, _), (S, Hkv), P = q.shape, k.shape[1:3], inputs["prefix_k"].shape[0]
     if B * Hq * (P + S) <= CHECK_IN_FULL:
         return inputs, lambda out: out
-    rows, kv_heads = spread(B, SAMPLED_SEQUENCES, q.device), spread(Hkv, SAMPLED_KV_HEADS, q.device)
-    heads = (kv_heads[:, None] * (Hq // Hkv) + torch.arange(Hq // Hkv, device=q.device)).flatten()
-    fewer = inputs | {name: inputs[name][rows][:, :, kv_heads] for name in ("k", "v")}
-    fewer |= {name: inputs[name][:, kv_heads] for name in ("prefix_k", "prefix_v")}
-    fewer |= {"q": q[rows][:, :, heads], "kv_lens": inputs["kv_lens"][rows]}
-
-    def cut(outputs: Outputs) -> Outputs:
-        if isinstance(outputs, tuple):
-            return cut(outputs[0]), outputs[1][rows][:, heads]
-        return outputs[rows][:, :, heads]
-
-    return fewer, cut
+    part = part_of(q, Hkv)
+    fewer = {"q": part.queries(q), "k": part.keys(k), "v": part.keys(inputs["v"])}
+    fewer |= {name: inputs[name][:, part.kv_heads] for name in ("prefix_k", "prefix_v")}
+    return inputs | fewer | {"kv_lens": inputs["kv_lens"][part.sequences]}, part.cut
 
 
 def configs(workload: Workload, arch: int) -> tuple[Any, ...]:
@@ -200,8 +192,7 @@ def describe_axes(axes: Mapping[str, int], dtype: str, source: tuple[str, ...]) 
 
 def _check(dtype: str = "float32", kv_lens: tuple[int, ...] = (), **axes: int) -> Workload:
     sizes = {"batch": 3, "q_len": 1, "kv_len": 40, "prefix_len": 70, "q_heads": 4, "kv_heads": 2, "head_dim": 64} | axes
-    source = ("ragged, for correctness",)
-    return Workload(axes=sizes, dtype=dtype, phase="decode", technique="prefix", source=source, kv_lens=kv_lens)
+    return replace(describe_axes(sizes, dtype, ("ragged, for correctness",)), kv_lens=kv_lens)
 
 
 OP = Op(

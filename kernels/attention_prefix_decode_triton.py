@@ -28,7 +28,7 @@ class Config(decode.Config):
     another walk. What follows the prefix takes attention_decode's own."""
 
 
-ELSEWHERE = {"block_m": 32, "block_n": 64}
+AMPERE, BLACKWELL = {"block_m": 32, "block_n": 64}, {"block_m": 32, "block_n": 32}
 """Of a tile at most on sm_80 and sm_100, where values of a larger one wait in local memory."""
 TUNED: Table[Config] = {}
 """What `bench tune` found: (device, Triton's version) -> bucket, as `bucket_of` gives it -> configuration."""
@@ -43,7 +43,8 @@ def configs_for(dtype: torch.dtype, width: int, rows: int, arch: int) -> tuple[C
     """The configurations for a padded head width and a number of packed rows, the default first."""
     fields = [asdict(c) for c in decode.configs_for(dtype, width, rows, arch) if not c.pdl]
     if arch != 90:
-        fields = [of | {name: min(of[name], most) for name, most in ELSEWHERE.items()} for of in fields]
+        limits = BLACKWELL if arch >= 100 else AMPERE
+        fields = [of | {name: min(of[name], most) for name, most in limits.items()} for of in fields]
     return tuned_first(TUNED, bucket_of(dtype, width, rows), tuple(Config(**of) for of in fields), arch)
 
 

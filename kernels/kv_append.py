@@ -13,10 +13,12 @@ allocation says.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from kernels.attention_part import SAMPLED_KV_HEADS, SAMPLED_SEQUENCES
 from kernels.inputs import Sampler, torch_dtype
 from kernels.matmul import spread
 from kernels.spec import TRITON_ON_CPU, Inputs, Op, Outputs, Workload
@@ -24,7 +26,6 @@ from kernels.work import DECODE_TOKENS, Work, kv_append_work
 
 CHECK_IN_FULL = 2**24
 """Values of a cache up to which all of it is compared; above it those of some sequences."""
-SAMPLED_SEQUENCES, SAMPLED_KV_HEADS = 4, 2
 
 
 def rows_of(kv_new: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -127,10 +128,7 @@ def describe_axes(axes: Mapping[str, int], dtype: str, source: tuple[str, ...]) 
 
 def _check(dtype: str = "float32", kv_lens: tuple[int, ...] = (), **axes: int) -> Workload:
     sizes = {"batch": 2, "q_len": 1, "kv_len": 33, "kv_heads": 2, "head_dim": 64} | axes
-    return Workload(
-        axes=sizes, dtype=dtype, phase="decode", technique="kv_cache", source=("ragged, for correctness",),
-        kv_lens=kv_lens,
-    )  # fmt: skip
+    return replace(describe_axes(sizes, dtype, ("ragged, for correctness",)), kv_lens=kv_lens)
 
 
 OP = Op(

@@ -92,7 +92,7 @@ def _over_a_cache(kernel: Any, args: Arguments, batch: int, kv_len: int) -> Decl
         q_heads=q_heads,
         kv_heads=kv_heads,
         q_len=q_len,
-        pairs=batch * unmasked_pairs(q_len, kv_len, causal=not args.get("SHARED", False)),
+        pairs=batch * unmasked_pairs(q_len, kv_len, causal=not args.get("SHARED")),
         kv_tokens=batch * kv_len,
         head_dim=args["D"],
         v_head_dim=args["DV"],

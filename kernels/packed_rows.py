@@ -1,4 +1,4 @@
-"""Device code of kernels whose rows are the query tokens times the query heads of one KV head: how such rows end.
+"""Device code of kernels whose rows are the query tokens times the query heads of one KV head: their begin and end.
 
 Leaves the walk over keys and the arithmetic of softmax to `kernels.softmax`.
 """
@@ -9,6 +9,17 @@ import triton
 import triton.language as tl
 
 from kernels.softmax import finished
+
+
+@triton.jit
+def load_packed_rows(
+    q, batch, token, head, inside, stride_qb, stride_qs, stride_qh, stride_qd, D: tl.constexpr, WIDTH: tl.constexpr
+):
+    """q's rows [rows, WIDTH] of one sequence, a token and a head each; zeros where not `inside` and past D."""
+    d = tl.arange(0, WIDTH)
+    rows = q + batch.to(tl.int64) * stride_qb + token.to(tl.int64) * stride_qs + head.to(tl.int64) * stride_qh
+    spots = rows[:, None] + d.to(tl.int64)[None, :] * stride_qd
+    return tl.load(spots, mask=inside[:, None] & (d < D)[None, :], other=0.0)
 
 
 @triton.jit

@@ -1,10 +1,21 @@
-"""Files of a user's own op for tests: `moody`, whose one axis says what its provider does."""
+"""Files of a user's own op y = x for tests, among them `moody`, whose one axis says what its provider does."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
-MOODY = '''"""moody: y = x, unless N says otherwise; notes (N, process) of each call in the file beside it."""
+
+def op_source(
+    name: str,
+    code: str,
+    providers: Mapping[str, str],
+    sizes: tuple[int, ...],
+    facts: str = "lambda provider, inputs: {}",
+) -> str:
+    """The file of an op whose providers, name -> function, stand in `code`."""
+    functions = ", ".join(f'"{provider}": {function}' for provider, function in providers.items())
+    return f'''"""{name}: y = x."""
 
 import ctypes
 import os
@@ -15,6 +26,31 @@ from kernels.inputs import Sampler, torch_dtype
 from kernels.spec import Op, Workload
 from kernels.work import Work
 
+{code}
+
+def describe_axes(axes, dtype, source):
+    return Workload(axes=axes, dtype=dtype, phase="mixed", technique="glue", source=source)
+
+
+OP = Op(
+    name="{name}",
+    summary="y = x",
+    axes={{"N": None}},
+    dtypes=("float32",),
+    make_inputs=lambda w, device, seed: {{"x": Sampler(device, seed).normal((w.axes["N"],), torch_dtype(w.dtype))}},
+    reference=lambda x: x.double(),
+    eager=lambda x: x.clone(),
+    providers={{{functions}}},
+    work=lambda w: Work(flops=0, bytes=8 * w.axes["N"]),
+    describe_axes=describe_axes,
+    check_workloads=tuple(describe_axes({{"N": n}}, "float32", ("check",)) for n in {sizes}),
+    roles={{}},
+    facts={facts},
+)
+'''
+
+
+MOODS = """
 MOODS = {
     2: lambda: time.sleep(600),
     3: os.abort,
@@ -32,31 +68,15 @@ def moody(x):
     print("called with", x.numel())
     MOODS.get(x.numel(), lambda: None)()
     return x.clone()
-
-
-def describe_axes(axes, dtype, source):
-    return Workload(axes=axes, dtype=dtype, phase="mixed", technique="glue", source=source)
-
-
-OP = Op(
-    name="moody",
-    summary="y = x",
-    axes={"N": None},
-    dtypes=("float32",),
-    make_inputs=lambda w, device, seed: {"x": Sampler(device, seed).normal((w.axes["N"],), torch_dtype(w.dtype))},
-    reference=lambda x: x.double(),
-    eager=lambda x: x.clone(),
-    providers={"mine": moody},
-    work=lambda w: Work(flops=0, bytes=8 * w.axes["N"]),
-    describe_axes=describe_axes,
-    check_workloads=tuple(describe_axes({"N": n}, "float32", ("check",)) for n in (100, 101)),
-    roles={},
-    facts=lambda provider, inputs: {"graph_refused": "why"} if inputs["x"].numel() == 9 else {},
-)
-'''
+"""
 SIMPLE = 100
 HANG, ABORT, EXIT, SEGFAULT, STICKY, KILL, PLAIN, REFUSED = range(2, 10)
 """REFUSED ends well, and its record says that a capture was broken off."""
+MOODY = op_source(
+    "moody", MOODS, {"mine": "moody"}, (SIMPLE, SIMPLE + 1),
+    'lambda provider, inputs: {"graph_refused": "why"} if inputs["x"].numel() == 9 else {}',
+)  # fmt: skip
+"""y = x, unless N says otherwise; notes (N, process) of each call in the file beside it."""
 
 
 def moody_file(directory: Path) -> Path:

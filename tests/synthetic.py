@@ -69,13 +69,14 @@ def matmul(run: str, m: int, n: int = 4096, k: int = 4096, dtype: str = "bfloat1
 
 
 def attention(
-    run: str, batch: int, q_len: int, kv_len: int, dtype: str = "bfloat16", window: int | None = None, **options: Any
-) -> Record:
+    run: str, batch: int, q_len: int, kv_len: int, dtype: str = "bfloat16", window: int | None = None,
+    technique: str = "kv_cache", **options: Any,
+) -> Record:  # fmt: skip
     """One attention of 32 query and 8 KV heads; decode where there is one query token."""
     heads = {"q_heads": 32, "kv_heads": 8, "head_dim": 128}
     axes = {"batch": batch, "q_len": q_len, "kv_len": kv_len, **heads, **({"window": window} if window else {})}
     decode = q_len == 1
-    workload = Workload(axes=axes, dtype=dtype, phase="decode" if decode else "prefill", technique="kv_cache")
+    workload = Workload(axes=axes, dtype=dtype, phase="decode" if decode else "prefill", technique=technique)
     pairs = unmasked_pairs(q_len, kv_len, causal=True, window=window or 0)
     work = attention_work(
         batch=batch, q_heads=32, kv_heads=8, q_len=q_len, pairs=batch * pairs, kv_tokens=batch * kv_len,

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from op_files import op_source
+
 from bench.record import read_records
 
 ROOT = Path(__file__).parents[1]
@@ -22,12 +24,12 @@ def test_real_runs_of_a_provider_slowed_on_purpose(tmp_path: Path) -> None:
     for package in ("kernels", "bench", "analysis"):
         shutil.copytree(ROOT / package, tree / package, ignore=shutil.ignore_patterns("__pycache__"))
     op = tree / "nap.py"
-    op.write_text(NAP, encoding="utf-8")
+    op.write_text(NAP_OP, encoding="utf-8")
     (tree / ".gitignore").write_text("__pycache__/\n", encoding="utf-8")
     who = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
     for arguments in (("init", "-q"), ("add", "-A"), (*who, "commit", "-q", "-m", "awake")):
         subprocess.run(["git", *arguments], cwd=tree, check=True)
-    op.write_text(NAP.replace("SLOWED_S = 0.002", "SLOWED_S = 0.005"), encoding="utf-8")
+    op.write_text(NAP_OP.replace("SLOWED_S = 0.002", "SLOWED_S = 0.005"), encoding="utf-8")
     options = ("--device", "cpu", "--case-seconds", "0.02", "--threshold", "0.5", "--pairs", "1", "--rerun-pairs", "3")
     done = subprocess.run(
         [sys.executable, "-m", "bench", "ab", "--baseline", "HEAD", "--op-file", "nap.py", *options, "-o", "out"],
@@ -43,14 +45,7 @@ def test_real_runs_of_a_provider_slowed_on_purpose(tmp_path: Path) -> None:
     assert len(read_records(tree / "out" / "rerun" / "candidate" / "pair-03" / "records.jsonl")) == 1
 
 
-NAP = '''"""nap: y = x, by two providers that take a nap first."""
-
-import time
-
-from kernels.inputs import Sampler, torch_dtype
-from kernels.spec import Op, Workload
-from kernels.work import Work
-
+NAP = """
 SLOWED_S = 0.002
 
 
@@ -62,24 +57,6 @@ def slowed(x):
 def steady(x):
     time.sleep(0.002)
     return x.clone()
-
-
-def describe_axes(axes, dtype, source):
-    return Workload(axes=axes, dtype=dtype, phase="mixed", technique="glue", source=source)
-
-
-OP = Op(
-    name="nap",
-    summary="y = x",
-    axes={"N": None},
-    dtypes=("float32",),
-    make_inputs=lambda w, device, seed: {"x": Sampler(device, seed).normal((w.axes["N"],), torch_dtype(w.dtype))},
-    reference=lambda x: x.double(),
-    eager=lambda x: x.clone(),
-    providers={"slowed": slowed, "steady": steady},
-    work=lambda w: Work(flops=0, bytes=8 * w.axes["N"]),
-    describe_axes=describe_axes,
-    check_workloads=(describe_axes({"N": 100}, "float32", ("check",)),),
-    roles={},
-)
-'''
+"""
+NAP_OP = op_source("nap", NAP, {"slowed": "slowed", "steady": "steady"}, (100,))
+"""Two providers that take a nap first."""

@@ -84,7 +84,7 @@ def test_slower_code_is_slow_once_fresh_pairs_say_so_too(repository: Repository,
     assert {run["told"][run["told"].index("--match") + 1] for run in reran} == {
         r"^(?:matmul/torch/bfloat16/M=1,N=8,K=8|matmul/torch/bfloat16/M=4,N=8,K=8)$"
     }
-    assert reason(result, 1).startswith("confirmed by a rerun: +3.00 %, past 1 %, interval ")
+    assert reason(result, 1).startswith("confirmed by a rerun: +3.00 %, past 1 %, 97 % interval ")
     assert "of 4 pairs" in reason(result, 1) and "at first: +3.00 %" in reason(result, 1)
     files = sorted(str(file.relative_to(out)) for file in out.rglob("records.jsonl"))
     first = [f"{side}/pair-{n:02d}/records.jsonl" for side in ("baseline", "candidate") for n in (1, 2, 3)]

@@ -145,7 +145,7 @@ def drawn(kernels: Sequence[Kernel]) -> Figure:
 
 
 def many() -> list[Kernel]:
-    """A figure as full as a report's: 20 kernels that multiply and 30 that stream, with long names."""
+    """A figure as full as a report's: 20 kernels that multiply and 31 that stream, with long names."""
     prefill = [
         kernel(
             PREFILL, config={"block_m": 128, "block_n": n, "num_warps": 8, "descriptors": "device", "specialise": True}
@@ -156,7 +156,8 @@ def many() -> list[Kernel]:
         kernel(DECODE, config={"form": "tile", "block_n": n, "block_k": 128, "ctas_per_sm": 2, "pdl": bool(n % 2)})
         for n in range(30)
     ]
-    return prefill + decode
+    long = kernel(DECODE, case=dict(DECODE.case) | {"op": "an_op_" * 16})
+    return [*prefill, *decode, long]
 
 
 def test_no_text_of_the_figure_meets_another_or_leaves_it() -> None:

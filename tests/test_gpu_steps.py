@@ -83,7 +83,7 @@ def test_an_op_whose_check_dies_costs_no_other_its_results(tmp_path: Path, monke
 
     asked = play_children(monkeypatch, play)
     visit = a_visit(tmp_path)
-    with pytest.raises(StepError, match=r"^matmul exit code -11 \(4 OK\)$"):
+    with pytest.raises(StepError, match=rf"^matmul exit code -11 \({len(OPS)} OK\)$"):
         do(visit, a_step("correctness"))
     assert asked == [("bench.gpu_check", "cpu", "0", op.name) for op in OPS]
     assert [one["case_id"] for one in visit.facts["correctness"]] == [f"{op.name}/x" for op in OPS]

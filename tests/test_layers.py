@@ -199,13 +199,13 @@ def test_package_that_imports_is_caught(tmp_path: Path, text: str) -> None:
 
 
 def modules_after(*arguments: str) -> set[str]:
-    """Top-level names of the modules that a Python command imports."""
+    """Names of the modules that a Python command imports, and of their packages."""
     done = subprocess.run(
         [sys.executable, "-X", "importtime", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
     names = re.findall(r"^import time:\s+\d+ \|\s+\d+ \|\s+(\S+)$", done.stderr, re.MULTILINE)
-    return {name.split(".")[0] for name in names}
+    return {*names, *(name.split(".")[0] for name in names)}
 
 
 @pytest.mark.parametrize("module", ["kernels.spec", "kernels.work", "kernels.models"])
@@ -226,3 +226,10 @@ def test_analysis_needs_neither_torch_nor_triton(module: str) -> None:
     loaded = modules_after("-c", f"import {module}")
     assert "analysis" in loaded
     assert not loaded & {"torch", "triton"}
+
+
+def test_a_worker_starts_without_torchs_compiler() -> None:
+    """torch._dynamo, which `torch.nn.attention.bias` imports, takes as long as all else: every process would wait."""
+    loaded = modules_after("-c", "import bench.worker")
+    assert "torch" in loaded and "kernels.registry" in loaded
+    assert not {name for name in loaded if name.startswith("torch._dynamo")}

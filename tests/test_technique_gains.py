@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from analysis import technique_lines
 from analysis.__main__ import app
 from analysis.techniques import (
     Gain,
@@ -99,6 +100,27 @@ def test_unused_room() -> None:
     assert unused_of_reservation(1000) == pytest.approx(1 - 1000 / 131_072)
 
 
+def test_lines_by_hand() -> None:
+    """Intensities of one layer of llama-3.1-70b over 8,192 keys of 4,096 bytes each; Q and O of a token: 32,768 bytes.
+
+    A draft of 16 masks 15 + 14 + .. = 120 of 16 x 8,192 pairs. A chunk of the whole prompt is the prompt, causal.
+    """
+    ends = {line.grows: (line.intensities[0], line.intensities[-1]) for line in technique_lines.lines()}
+    pair, keys, token = 4 * 64 * 128, 8192 * 4096, 64 * 128 * 2 * 2
+    plain = pair * 8192 / (keys + token)
+    assert ends["sequences"] == pytest.approx((plain, plain))
+    assert ends["query heads a KV head"] == pytest.approx(
+        (pair * 8192 / (8 * keys + token), pair * 8192 / (keys / 8 + token))
+    )
+    assert ends["tokens a draft"] == pytest.approx((plain, pair * (16 * 8192 - 120) / (keys + 16 * token)))
+    whole = pair * 8192 * 8193 / 2 / (keys + 8192 * token)
+    assert ends["tokens a chunk of a prompt of 8,192"][1] == pytest.approx(whole)
+    shared = pair * 256 * 8192 / ((4096 + 256 * 4096) * 4096 + 2 * 256 * token)
+    assert ends["sequences that share 4,096 of 8,192 keys"][1] == pytest.approx(shared)
+    latent = 64 * 8192 * 2 * 128 * 1088 / (64 * 8192 * 1152 + 64 * 128 * 1088 * 2)
+    assert ends["heads a GPU, one latent"][1] == pytest.approx(latent)
+
+
 def test_every_technique_of_attention_has_a_row() -> None:
     wanted = {"kv_cache", "paged", "continuous", "chunked", "prefix", "speculative", "window", "quantised_kv", "mla"}
     assert {g.technique for g in gains()} == wanted
@@ -112,7 +134,9 @@ def test_every_technique_of_attention_has_a_row() -> None:
 def test_the_command(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["techniques", "-o", str(tmp_path / "out")])
     assert result.exit_code == 0, result.output
-    assert {p.name for p in (tmp_path / "out").iterdir()} == {"README.md", "techniques.csv", "techniques.png"}
+    assert {p.name for p in (tmp_path / "out").iterdir()} == {
+        "README.md", "techniques.csv", "techniques.png", "trajectories.csv", "trajectories.png",
+    }  # fmt: skip
     assert len(pd.read_csv(tmp_path / "out" / "techniques.csv")) == len(gains())
     text = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert "| llama-3.1-70b | 327,680 | 2,621,440 | 10.74 | 61,035 | 7,629 |" in text

@@ -49,6 +49,17 @@ def test_lines_run_over_m_batch_and_prompt_length(tmp_path: Path) -> None:
     assert [t.end_labels for t in named] == [("M=1", "M=64"), ("q_len=128", "q_len=2048")]
 
 
+def test_drafts_and_chunks_grow_by_their_own_size(tmp_path: Path) -> None:
+    """Drafts of 2 to 16 over 8,192 keys; chunks of 512 with 512 to 8,192 keys; the first chunk starts the line."""
+    records = [synthetic.attention("r", 16, q, 8192, technique="speculative") for q in (16, 2, 4)]
+    records += [synthetic.attention("r", 1, 512, kv, technique="chunked") for kv in (8192, 1024, 512)]
+    frame, _ = classified(tmp_path, (synthetic.H100, records))
+    lines = trajectories(frame)
+    assert sorted((t.axis, tuple(t.sizes)) for t in lines) == [("draft", (2, 4, 16)), ("kv_len", (512, 1024, 8192))]
+    [draft] = (t for t in lines if t.axis == "draft")
+    assert draft.end_labels == ("draft=2", "draft=16") and (draft.intensity[1:] > 1.9 * draft.intensity[:-1]).all()
+
+
 def test_invalid_points_are_on_no_line(tmp_path: Path) -> None:
     records = [synthetic.matmul("r", m) for m in (1, 16)] + [synthetic.matmul("r", 4096, times_us=(1.0,))]
     frame, _ = classified(tmp_path, (synthetic.H100, records))

@@ -24,7 +24,10 @@ from kernels.spec import Inputs
 LAYOUTS = ("slots first", "heads first", "interleaved", "width slow", "between NaN")
 NOWHERE = (-1, 999, 2**31 - 1)
 """What block table entries past a sequence's pages hold: read, each would end the process or be refused."""
-LAUNCHES = (Config(block_n=16, block_m=16, splits=1), Config(block_n=32, num_warps=1, splits=3, lazy=True))
+LAUNCHES = (
+    Config(block_n=16, block_m=16, num_warps=8, splits=1, lazy=True),
+    Config(block_n=32, num_warps=1, splits=3),
+)
 """One split of tiles of 16 keys, in whole pages where their size lets them; three of 32, an entry a key."""
 
 
