@@ -114,8 +114,9 @@ def _attention_mla_decode_kernel(
     q_positions = token + (kv_len - q_len)
     q_latent = load_packed_rows(
         q, batch, token, head, inside, stride_qb, stride_qs, stride_qh, stride_qd, LATENT, LATENT)
+    rope = q + tl.full([], LATENT, tl.int64) * stride_qd
     q_rope = load_packed_rows(
-        q + LATENT * stride_qd, batch, token, head, inside, stride_qb, stride_qs, stride_qh, stride_qd, ROPE, ROPE)
+        rope, batch, token, head, inside, stride_qb, stride_qs, stride_qh, stride_qd, ROPE, ROPE)
     m = tl.full([BLOCK_M], FLOOR, tl.float32)
     total = no_sums(BLOCK_M, LAZY)
     acc = tl.zeros([BLOCK_M, LATENT], tl.float32)

@@ -233,22 +233,22 @@ def k08_a_page_past_2_to_the_31_of_an_interleaved_pool() -> str:
 
 
 def k07_a_page_of_latents_past_2_to_the_31() -> str:
-    q, lens = torch.randn(1, 1, 3, 576, generator=torch.Generator().manual_seed(2)).half(), torch.tensor([13]).int()
+    """And queries whose rotated part begins there."""
+    near, lens = torch.randn(1, 1, 3, 576, generator=torch.Generator().manual_seed(2)).half(), torch.tensor([13]).int()
+    q = far((1, 1, 3, 576), (3, 3, 1, ROW // 5))
+    q.copy_(near)
     for strides in ((ROW, 576, 1), (576, 10 * ROW, 1), (1, 101, ROW // 5)):
         pool = far((101, 16, 576), strides)
         pool[100] = torch.randn(16, 576, generator=torch.Generator().manual_seed(1)).half()
-        copy = pool[100:].clone()
         for block_n in (16, 32):
-            config = decode.Config(block_n=block_n, block_m=16)
+            how: dict[str, Any] = {"softmax_scale": 0.07, "config": decode.Config(block_n=block_n, block_m=16)}
             with only_programs(0):
                 got, wanted = (
-                    mla.attention_mla_decode(
-                        q, latents, torch.tensor([[page]], dtype=torch.int32), lens, softmax_scale=0.07, config=config
-                    )
-                    for latents, page in ((pool, 100), (copy, 0))
+                    mla.attention_mla_decode(rows, latents, torch.tensor([[page]]).int(), lens, **how)
+                    for rows, latents, page in ((q, pool, 100), (near, pool[100:].clone(), 0))
                 )
             if (told := equal(alone(got), alone(wanted))) != "right":
-                return f"{strides}, {config}: {told}"
+                return f"{strides}, {block_n}: {told}"
     return "right"
 
 
