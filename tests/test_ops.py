@@ -69,9 +69,9 @@ def compulsory_bytes(op: Op, workload: Workload) -> int:
         return total + int(of_a_key) * sum(workload.kv_lens or [workload.axes["kv_len"]] * q.shape[0])
     if "latent_pool" in inputs:  # once, though it is keys and values
         total -= tensor_bytes(inputs, ["latent_pool"])
-        rows, width = math.prod(inputs["q"].shape[:3]), inputs["q"].element_size()
-        keys = sum(workload.kv_lens or [workload.axes["kv_len"]] * inputs["q"].shape[0])
-        return total + (rows * 512 + keys * 576) * width
+        B, Sq, H, _ = inputs["q"].shape
+        keys = sum(workload.kv_lens or [workload.axes["kv_len"]] * B)
+        return total + (B * Sq * H * 512 + keys * 576) * int(inputs["q"].element_size())
     if "kv_cache" in inputs:
         return total - tensor_bytes(inputs, ["kv_cache"]) + tensor_bytes(inputs, ["kv_new"])
     if "k" not in inputs:
@@ -115,7 +115,8 @@ def test_overhead_is_the_tables_own_size() -> None:
             inputs = op.make_inputs(workload, "meta", 0)
             tables = tensor_bytes(inputs, (name for name in TABLES if name in inputs))
             if "block_table" in inputs:  # entries past a sequence's pages are not read
-                tables -= 4 * (inputs["block_table"].numel() - inputs["k_pool"].shape[0])
+                [pages] = {len(pool) for name, pool in inputs.items() if name.endswith("_pool")}
+                tables -= 4 * (inputs["block_table"].numel() - pages)
             assert op.work(workload).overhead_bytes == tables, workload.key
 
 
