@@ -71,7 +71,8 @@ def compulsory_bytes(op: Op, workload: Workload) -> int:
         total -= tensor_bytes(inputs, ["latent_pool"])
         B, Sq, H, _ = inputs["q"].shape
         keys = sum(workload.kv_lens or [workload.axes["kv_len"]] * B)
-        return total + (B * Sq * H * 512 + keys * 576) * int(inputs["q"].element_size())
+        values: int = B * Sq * H * 512 + keys * 576
+        return total + values * int(inputs["q"].element_size())
     if "kv_cache" in inputs:
         return total - tensor_bytes(inputs, ["kv_cache"]) + tensor_bytes(inputs, ["kv_new"])
     if "k" not in inputs:
