@@ -164,6 +164,12 @@ def attainable_us(works: Sequence[Work], roofs: MeasuredSet = MEASURED[DEVICE]) 
     return float(sum(roofs.launch_us + max(work.flops / compute, work.bytes / memory) for work in works))
 
 
+def padded_of_useful(model: Model) -> float:
+    """Tensor work of a prefill over the useful: its kernel pads both head widths to powers of two."""
+    widths = (model.head_dim, model.v_head_dim)
+    return sum(1 << (width - 1).bit_length() for width in widths) / sum(widths)
+
+
 def unused_of_pages(length: int, page: int = PAGE) -> float:
     """Fraction of a paged sequence's memory that holds no key."""
     held = -(-length // page) * page

@@ -29,12 +29,14 @@ from analysis.techniques import (
     gains,
     intensity,
     kv_bytes_per_token,
+    padded_of_useful,
     tokens_in,
     total,
     unused_of_pages,
     unused_of_reservation,
 )
 from kernels.models import model_named
+from kernels.work import MLA_LATENT, MLA_ROPE
 
 BUDGET_BYTES = 20e9
 EXAMPLE = 1000
@@ -89,7 +91,7 @@ def page(rows: pd.DataFrame) -> str:
         "# Attention techniques of LLM serving", "", *ABOUT, "", "![KV bytes and intensities](techniques.png)", "",
         "![Intensity as each technique's own size grows](trajectories.png)", "",
         markdown(_table("What each buys", texts, words=4)), markdown(_cache_table()),
-        _room(), "",
+        _room(), "", _expanded(), "",
         "Roofs: " + MEASURED[DEVICE].source + ".", "", "Made by `python -m analysis techniques -o reports/techniques`.",
     ]  # fmt: skip
     return "\n".join(parts) + "\n"
@@ -101,6 +103,18 @@ def _room() -> str:
         "All layers keep every token, but in a sequence's GB windowed layers keep their window. Pages move no fewer "
         f"bytes; they buy room: of a sequence of {EXAMPLE:,} keys, pages of {PAGE} leave {paged} of its memory unused, "
         f"and a reservation for {RESERVED:,} leaves {reserved}."
+    )
+
+
+def _expanded() -> str:
+    model = model_named("deepseek-v3")
+    wide, values, rope = model.head_dim, model.v_head_dim, model.rope_head_dim
+    return (
+        f"MLA's prefill is not absorbed: each head has keys of {wide} and values of {values}, which take "
+        f"{(wide + values) / (2 * MLA_LATENT + MLA_ROPE):.2f} of the FLOPs. Its kernel pads {wide} to the next power "
+        f"of two, {number(padded_of_useful(model))} times the useful tensor work. Scores by two products, of "
+        f"{wide - rope} and {rope} columns, as decode's are of {MLA_LATENT} and {MLA_ROPE}, would pad nothing; the "
+        "kernel does not do that yet."
     )
 
 

@@ -62,6 +62,10 @@ SIZES: Mapping[str, tuple[Mapping[str, int], ...]] = {
         *({"q_len": q_len, "kv_len": 8192} for q_len in (1, 5, 512)),
         *({"q_len": 1, "kv_len": 8192, "head_dim": head_dim} for head_dim in (64, 80, 256)),
     ),
+    "attention_mla_decode": tuple(
+        {"batch": 16, "kv_len": 8192, "q_heads": q_heads, "page_size": page_size}
+        for q_heads, page_size in ((16, 64), (32, 64), (128, 64), (16, 1), (128, 16))
+    ),
     "kv_append": tuple({"batch": 64, "kv_len": 8192, "head_dim": head_dim} for head_dim in (80, 128)),
 }
 """Op -> sizes of one workload a bucket. An op that is not here is compiled for its check workloads."""

@@ -22,7 +22,7 @@ from kernels.models import (
     tp_sizes,
 )
 from kernels.spec import DECODE_ROWS, Op, Workload, dtype_named
-from kernels.work import storage_bytes
+from kernels.work import MLA_LATENT, MLA_ROPE, storage_bytes
 
 ByOp = dict[str, list[Workload]]
 """Op name -> workloads."""
@@ -69,7 +69,7 @@ def suite_workloads(name: str) -> ByOp:
     * quick: Llama-3.1-8B shapes, two to four minutes on two CPU cores.
     * standard: Llama-3.1-8B and 70B on one GPU, bfloat16. A decode whose keys and values pass `KV_LIMIT_BYTES`
       (64 GB) is left out: see `fits_kv_limit`.
-    * techniques: every attention technique of LLM serving, at shapes of Llama-3.1-8B and 70B.
+    * techniques: every attention technique of LLM serving, at shapes of Llama-3.1 and DeepSeek-V3.
     * full: standard, techniques, every model at TP 1, 2, 4 and 8 where it divides (fewer sizes each), and variants of
       dtype, heads, mask and lengths that no listed model has.
 
@@ -134,9 +134,11 @@ def kv_bytes(workload: Workload) -> int:
     axes = workload.axes
     if "kv_len" not in axes:
         return 0
-    width = axes["head_dim"] + axes.get("v_head_dim", axes["head_dim"])
     tokens = axes["batch"] * axes["kv_len"] + axes.get("prefix_len", 0)
-    elements = tokens * axes["kv_heads"] * width
+    if "head_dim" in axes:
+        elements = tokens * axes["kv_heads"] * (axes["head_dim"] + axes.get("v_head_dim", axes["head_dim"]))
+    else:
+        elements = tokens * (MLA_LATENT + MLA_ROPE)
     return int(storage_bytes(elements, workload.kv_dtype or workload.dtype))
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from kernels.cache_reuse import chunked_workloads, drafted_workloads, shared_prefix_workloads
 from kernels.continuous import prompt_workloads, step_workloads
+from kernels.latent_attention import mla_decode_workloads, mla_prefill_workloads
 from kernels.models import Model, model_named
 from kernels.spec import Workload
 from kernels.techniques import (
@@ -51,11 +52,21 @@ STEPS = {
     "drafts of 5 and decode tokens": ((5, 4096), (1, 4096)) * 16,
 }
 """(new tokens, keys) of the sequences of one step."""
+LATENT = "deepseek-v3"
+"""Whose multi-head latent attention is measured: on one GPU of one, and of eight that share its heads."""
+LATENT_TPS, LATENT_BATCHES, LATENT_LENGTHS, LATENT_PAGE = (1, 8), (1, 16, 64), (4096, 32768), 64
+DRAFTED_BATCHES, DRAFTED = (16,), (2, 4)
+"""Of several new tokens a sequence, as multi-token prediction drafts them."""
+EXPANDED_PROMPTS = (1024, 8192)
 
 
 def techniques() -> list[dict[str, list[Workload]]]:
     """Op name -> workloads, in parts; a key may come twice."""
-    return [*(_of_model(model_named(name)) for name in MODELS), *_reuse(model_named(REUSING))]
+    return [
+        *(_of_model(model_named(name)) for name in MODELS),
+        *_reuse(model_named(REUSING)),
+        *(part for tp in LATENT_TPS for part in _latent(model_named(LATENT), tp)),
+    ]
 
 
 def _of_model(model: Model) -> dict[str, list[Workload]]:
@@ -88,3 +99,12 @@ def _reuse(model: Model) -> list[dict[str, list[Workload]]]:
         shared_prefix_workloads(model, 1, SHARED_BY, SYSTEM_PROMPTS, AFTER_PROMPT, DTYPE),
         {"attention_decode": drafted_workloads(model, 1, DRAFT_BATCHES, DRAFTS, CACHED, DTYPE)},
     ]
+
+
+def _latent(model: Model, tp: int) -> list[dict[str, list[Workload]]]:
+    decode = [
+        *mla_decode_workloads(model, tp, LATENT_BATCHES, LATENT_LENGTHS, (1,), LATENT_PAGE, DTYPE),
+        *mla_decode_workloads(model, tp, DRAFTED_BATCHES, LATENT_LENGTHS[:1], DRAFTED, LATENT_PAGE, DTYPE),
+    ]
+    prefill = mla_prefill_workloads(model, tp, EXPANDED_PROMPTS, DTYPE)
+    return [{"attention_mla_decode": decode}, {"attention_prefill": prefill}]

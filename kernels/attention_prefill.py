@@ -8,6 +8,7 @@ Bound: arithmetic from a few hundred tokens on; the exponentials share the time.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -234,6 +235,7 @@ OP = Op(
         _check(q_heads=6, kv_heads=2, head_dim=80),
         _check(q_heads=3, kv_heads=3, head_dim=72, q_len=1, kv_len=1),
         _check("float16", q_heads=7, kv_heads=1, head_dim=96, q_len=129, kv_len=129),
+        replace(_check("float16", kv_heads=4, head_dim=192, v_head_dim=128, q_len=70, kv_len=70), technique="mla"),
     ),
     roles={"q": "resident", "k": "streamed", "v": "streamed"},
     unsupported=unsupported,

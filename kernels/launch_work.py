@@ -16,7 +16,16 @@ import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.ragged_tables import counts_of
-from kernels.work import Work, attention_work, kv_append_work, matmul_work, storage_bytes, unmasked_pairs
+from kernels.work import (
+    MLA_LATENT,
+    Work,
+    attention_work,
+    kv_append_work,
+    matmul_work,
+    mla_decode_work,
+    storage_bytes,
+    unmasked_pairs,
+)
 
 Arguments = Mapping[str, Any]
 """A kernel's arguments by name, descriptors and compile-time ones included."""
@@ -127,6 +136,22 @@ def ragged_merge_launch(grid: Any, kernel: Any, args: Arguments) -> Declared:
     read = storage_bytes(args["partial"].numel() + args["partial_lse"].numel(), PARTIAL)
     work = Work(flops=0, bytes=read + 4 * args["merged"].numel())
     return _declared(kernel, f"tiles={len(args['merged'])}", work, args["partial"])
+
+
+def attention_mla_launch(grid: Any, kernel: Any, args: Arguments) -> Declared:
+    """Of the first kernel of op attention_mla_decode; lengths as of `attention_paged_launch`."""
+    batch, most_pages = args["block_table"].shape
+    q_len, q_heads, splits, kv_len = args["q_len"], args["q_heads"], args["splits"], most_pages * args["PAGE"]
+    dtype, rows = _dtype(args["q"]), batch * q_len * q_heads
+    pairs = batch * unmasked_pairs(q_len, kv_len, causal=True)
+    work = mla_decode_work(
+        batch=batch, q_heads=q_heads, q_len=q_len, kv_tokens=batch * kv_len, pairs=pairs, dtype=dtype
+    )
+    more = 4 * rows if args["LSE"] else 0
+    if args["SPLIT"]:
+        more = storage_bytes(rows * splits * (MLA_LATENT + 1), PARTIAL) - storage_bytes(rows * MLA_LATENT, dtype)
+    told = f"batch={batch},kv_len<={kv_len},heads={q_heads},splits={splits}"
+    return _declared(kernel, told, Work(flops=work.flops, bytes=work.bytes + more), args["q"])
 
 
 def kv_append_launch(grid: Any, kernel: Any, args: Arguments) -> Declared:

@@ -1,8 +1,8 @@
 """Shapes of published models, and the matmuls and attentions they imply for one GPU at a tensor-parallel size.
 
 Pure Python: neither torch nor the kernels. Leaves the choice of sizes (rows, lengths, batches) to `bench.suites`,
-and counting to `kernels.work`. Routers and experts, windowed attention and MLA attention are not listed yet: they
-need ops of their own.
+counting to `kernels.work`, and the attention of models with a latent to `kernels.latent_attention`. Routers and
+experts, and windowed attention, are not listed yet: they need ops of their own.
 """
 
 from __future__ import annotations
@@ -285,7 +285,7 @@ def attention_decode_workloads(
 def full_attention(model: Model, tp: int) -> list[tuple[dict[str, int], tuple[str, ...]]]:
     """Head axes and source of the full-attention layers: one entry, or none.
 
-    Windowed and MLA layers come with the techniques that serve them: the kernels do not exist yet.
+    Layers with a latent are those of `kernels.latent_attention`; windowed ones have no kernel yet.
     """
     shard = sharded(model, tp)
     if model.kv_lora_rank or model.window_layers == model.layers:

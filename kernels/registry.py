@@ -19,6 +19,7 @@ MODULES = (
     "attention_prefix_decode",
     "attention_varlen",
     "attention_mixed",
+    "attention_mla_decode",
 )
 """Files of this package with an `OP`: a new op is one line here."""
 

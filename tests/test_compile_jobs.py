@@ -55,7 +55,9 @@ def test_every_op_bucket_and_configuration_is_a_job_once() -> None:
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 def test_buckets_are_of_every_dtype_and_can_be_run(op: Any) -> None:
-    assert {workload.dtype for workload in buckets(op)} == set(op.dtypes)
+    first = op.check_workloads[0]
+    runs = {dtype for dtype in op.dtypes if not op.unsupported(replace(first, dtype=dtype), "triton")}
+    assert {workload.dtype for workload in buckets(op)} == runs and runs >= {"bfloat16", "float16"}
     assert not any(op.unsupported(workload, "triton") for workload in buckets(op))
 
 

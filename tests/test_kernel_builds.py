@@ -71,7 +71,8 @@ def buckets() -> list[Case]:
     for dtype in ("bfloat16", "float32"):
         for width in (64, 128, 256):
             cases.append(asked("attention_decode", dtype, kv_len=8192, head_dim=width, q_len=16, kv_heads=2))
-    return cases
+    expanded = {"q_heads": 128, "kv_heads": 128, "head_dim": 192, "v_head_dim": 128}  # MLA's prefill
+    return [*cases, asked("attention_prefill", "bfloat16", q_len=4096, **expanded)]
 
 
 @pytest.mark.parametrize("arch", ARCHS)

@@ -58,6 +58,7 @@ ONE_LAUNCH = (
     asked("attention_decode", batch=64, kv_len=512, q_len=2),
     asked("attention_paged_decode", batch=64, kv_len=512, q_len=2),
     asked("attention_paged_prefill", q_len=512, kv_len=1024, q_heads=4, kv_heads=2, page_size=64, batch=40),
+    asked("attention_mla_decode", batch=132, kv_len=512, q_heads=16, q_len=2),
     asked("kv_append", batch=3, q_len=5, kv_len=512),
 )
 """Descriptors of host and kernel, pointers, CUDA cores, and as many programs as need no split."""
@@ -88,6 +89,7 @@ SPLIT = (
     asked("matmul_decode", M=16, N=1024, K=8192),
     asked("attention_decode", batch=1, kv_len=8192),
     asked("attention_paged_decode", batch=1, kv_len=8192),
+    asked("attention_mla_decode", batch=1, kv_len=8192, q_heads=16),
 )
 
 
@@ -98,7 +100,7 @@ def test_two_launches_count_no_flop_twice_and_add_the_partials_way_out_and_back(
     assert list(flops(first).values()) == [work.flops] and list(flops(second).values()) == [0]
     splits = int(first["name"].split("splits=")[1].rstrip("]"))
     a = case.workload.axes
-    values = a["M"] * a["N"] if "M" in a else a["batch"] * a["q_heads"] * (a["head_dim"] + 1)
+    values = a["M"] * a["N"] if "M" in a else a["batch"] * a["q_heads"] * (a.get("head_dim", 512) + 1)
     assert splits > 1 and first["bytes"] + second["bytes"] == work.bytes + 2 * splits * values * 4
 
 
@@ -132,6 +134,7 @@ def test_a_log_sum_exp_that_is_written_counts() -> None:
         asked("attention_prefill", q_len=512, q_heads=4, kv_heads=2),
         asked("attention_decode", batch=64, kv_len=512),
         asked("attention_paged_decode", batch=64, kv_len=512),
+        asked("attention_mla_decode", batch=264, kv_len=512, q_heads=16),
     ):
         [without], [with_lse] = launched(case), launched(case, return_lse=True)
         rows = case.workload.axes["batch"] * case.workload.axes["q_len"] * case.workload.axes["q_heads"]

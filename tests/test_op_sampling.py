@@ -15,6 +15,7 @@ from bench.check import check_case
 from kernels import (
     attention_decode,
     attention_mixed,
+    attention_mla_decode,
     attention_paged,
     attention_paged_decode,
     attention_paged_prefill,
@@ -57,6 +58,11 @@ LARGER_THAN_THE_SAMPLE = (
         attention_paged_prefill.OP,
         {"batch": 2, "q_len": 90, "kv_len": 130, "q_heads": 8, "kv_heads": 4, "head_dim": 16, "page_size": 16},
         (130, 90),
+    ),
+    (
+        attention_mla_decode.OP,
+        {"batch": 7, "q_len": 2, "kv_len": 60, "q_heads": 12, "page_size": 7},
+        (60, 2, 33, 17, 5, 60, 41),
     ),
     (
         kv_append.OP,

@@ -67,6 +67,11 @@ def compulsory_bytes(op: Op, workload: Workload) -> int:
         total += math.prod((*q.shape[:-1], v.shape[3])) * q.element_size()
         of_a_key = sum(int(inputs[pool][:1, :1].numel()) * q.element_size() for pool in ("k_pool", "v_pool"))
         return total + int(of_a_key) * keys_with_queries(workload)
+    if "latent_pool" in inputs:  # once, though it is keys and values
+        total -= tensor_bytes(inputs, ["latent_pool"])
+        B, Sq, H, _ = inputs["q"].shape
+        values: int = B * Sq * H * 512 + keys_with_queries(workload) * 576
+        return total + values * int(inputs["q"].element_size())
     if "kv_cache" in inputs:
         return total - tensor_bytes(inputs, ["kv_cache"]) + tensor_bytes(inputs, ["kv_new"])
     if "k" not in inputs:
@@ -120,7 +125,8 @@ def test_overhead_is_the_tables_own_size() -> None:
             inputs = op.make_inputs(workload, "meta", 0)
             tables = tensor_bytes(inputs, (name for name in TABLES if name in inputs))
             if "block_table" in inputs:  # entries past a sequence's pages are not read
-                tables -= 4 * (inputs["block_table"].numel() - inputs["k_pool"].shape[0])
+                [pages] = {len(pool) for name, pool in inputs.items() if name.endswith("_pool")}
+                tables -= 4 * (inputs["block_table"].numel() - pages)
             assert op.work(workload).overhead_bytes == tables, workload.key
 
 
@@ -210,6 +216,10 @@ def test_roles_and_axes_name_what_is_there(op: Op) -> None:
         ("attention_mixed", {"q_len": 41}, "torch", "queries that see no key (q_len, kv_len = (41, 40))"),
         ("attention_mixed", {"head_dim": 257}, "triton", "heads are 257 wide"),
         ("attention_mixed", {}, "flashinfer", "float16 and bfloat16 only"),
+        ("attention_mla_decode", {"q_len": 17}, "triton", "for 1 to 16 new tokens"),
+        ("attention_mla_decode", {"kv_len": 1, "q_len": 2}, "torch", "queries that see no key (length 1, q_len=2)"),
+        ("attention_mla_decode", {"page_size": 16}, "flash_mla", "FlashMLA takes pages of 64 keys, not 16"),
+        ("attention_mla_decode", {"kv_len": 0}, "flashinfer", "flashinfer plans no sequence without keys"),
         ("attention_paged_prefill", {"q_len": 71}, "torch", "queries that see no key (length 70, q_len=71)"),
         ("attention_paged_prefill", {}, "flash_attn", "float16 and bfloat16 only"),
     ],
@@ -220,6 +230,13 @@ def test_what_a_provider_cannot_run_is_refused_with_the_reason(
     op = op_named(name)
     first = op.check_workloads[0]
     assert reason in (op.unsupported(replace(first, axes={**first.axes, **change}), provider) or "")
+
+
+@pytest.mark.parametrize("provider", ["triton", "flash_mla", "flashinfer"])
+def test_mla_in_float32_is_refused_with_the_reason(provider: str) -> None:
+    op = op_named("attention_mla_decode")
+    workload = replace(op.check_workloads[0], dtype="float32")
+    assert "float16" in (op.unsupported(workload, provider) or "") and op.unsupported(workload, "torch") is None
 
 
 def test_reasons_of_one_provider_are_not_given_to_another() -> None:

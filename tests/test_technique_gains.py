@@ -18,12 +18,14 @@ from analysis.techniques import (
     gains,
     intensity,
     kv_bytes_per_token,
+    padded_of_useful,
     tokens_in,
     total,
     unused_of_pages,
     unused_of_reservation,
 )
 from analysis.techniques_report import frame, write_techniques
+from kernels.attention import padded_width
 from kernels.models import model_named
 from kernels.work import Work
 
@@ -100,6 +102,13 @@ def test_unused_room() -> None:
     assert unused_of_reservation(1000) == pytest.approx(1 - 1000 / 131_072)
 
 
+def test_mla_prefill_is_padded_as_the_kernel_pads() -> None:
+    """(256 + 128) / (192 + 128); heads of 128 are not padded."""
+    deepseek = model_named("deepseek-v3")
+    assert padded_of_useful(deepseek) == pytest.approx(1.2) and padded_of_useful(model_named("llama-3.1-70b")) == 1
+    assert padded_width(deepseek.head_dim) == 256 and padded_width(deepseek.v_head_dim) == 128
+
+
 def test_lines_by_hand() -> None:
     """Intensities of one layer of llama-3.1-70b over 8,192 keys of 4,096 bytes each; Q and O of a token: 32,768 bytes.
 
@@ -140,6 +149,8 @@ def test_the_command(tmp_path: Path) -> None:
     assert len(pd.read_csv(tmp_path / "out" / "techniques.csv")) == len(gains())
     text = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert "| llama-3.1-70b | 327,680 | 2,621,440 | 10.74 | 61,035 | 7,629 |" in text
+    assert "keys of 192 and values of 128, which take 0.29 of the FLOPs" in text
+    assert "pads 192 to the next power of two, 1.2 times the useful tensor work" in text
     document = json.loads(CliRunner().invoke(app, ["techniques", "--json"]).stdout)
     assert len(document) == len(gains())
     (tmp_path / "bad" / "README.md").mkdir(parents=True)

@@ -26,15 +26,19 @@ def test_every_technique_of_the_suite_is_told_with_its_models() -> None:
         "attention_decode": {"kv_cache", "speculative"},
         "attention_paged_decode": {"paged"},
         "attention_paged_prefill": {"paged"},
-        "attention_prefill": {"chunked"},
+        "attention_prefill": {"chunked", "mla"},
         "attention_prefix_decode": {"prefix"},
         "attention_varlen": {"continuous"},
         "attention_mixed": {"continuous"},
+        "attention_mla_decode": {"mla"},
     }
     for op, workloads in by_op.items():
-        models = {source.split(":")[0] for w in workloads for source in w.source}
+        models = {source.split(":")[0] for w in workloads if w.technique != "mla" for source in w.source}
         only_large = op in ("attention_prefill", "attention_prefix_decode")
-        assert models == {"llama-3.1-70b"} | (set() if only_large else {"llama-3.1-8b"})
+        if op != "attention_mla_decode":
+            assert models == {"llama-3.1-70b"} | (set() if only_large else {"llama-3.1-8b"})
+        latent = {source.split(":")[0] for w in workloads if w.technique == "mla" for source in w.source}
+        assert latent <= {"deepseek-v3"}
         assert all(fits_kv_limit(w) for w in workloads)
     assert techniques() == techniques()
 

@@ -8,87 +8,23 @@ there, so that a wrong kernel reads zeros; one that goes further off ends the pr
 from __future__ import annotations
 
 import importlib.util
-import math
-import mmap
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 from unittest.mock import patch
 
+import far_pages
 import torch
+from far_memory import ROW, alone, dense, equal, far, far_allocations, outputs_in
 from launches import only_programs
 
 from kernels import attention_decode_triton as decode
-from kernels import attention_paged_triton as paged
 from kernels import attention_prefill_triton as prefill
-from kernels import attention_ragged_triton as ragged
 from kernels import kv_append_triton as kv_append
 from kernels import matmul_decode_triton as matmul_decode
 from kernels import matmul_problem
 from kernels import matmul_triton as matmul
-
-HALF = 2  # bytes of a float16
-BEFORE = 2**32
-"""Elements in front of every far tensor."""
-NO_RESERVE = 0x4000
-"""Linux's MAP_NORESERVE, which `mmap` names from Python 3.13."""
-ROW = 2**31 // 100 + 12  # whole 16 bytes
-"""A stride with which row 100 lies past 2^31."""
-
-
-def far(shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
-    """A float16 tensor of zeros with these strides, in memory that is given page by page as it is touched."""
-    reach = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-    pages = mmap.mmap(-1, (BEFORE + reach) * HALF, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
-    whole = torch.frombuffer(pages, dtype=torch.float16)
-    return torch.as_strided(whole, shape, strides, BEFORE)
-
-
-def dense(*shape: int) -> torch.Tensor:
-    """The same, contiguous."""
-    return far(shape, tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape))))
-
-
-@contextmanager
-def far_allocations() -> Iterator[None]:
-    """What is allocated inside is memory like this; float32 in that of twice as many float16."""
-
-    def empty(shape: tuple[int, ...], *, dtype: torch.dtype, **options: Any) -> torch.Tensor:
-        if math.prod(shape) == 0 or dtype == torch.float16:
-            return dense(*shape) if math.prod(shape) else torch.zeros(shape, dtype=dtype)
-        return dense(*shape[:-1], 2 * shape[-1]).view(dtype)
-
-    with patch("torch.empty", empty):
-        yield
-
-
-@contextmanager
-def outputs_in(tensor: torch.Tensor) -> Iterator[None]:
-    """The first tensor that is allocated inside is this one."""
-    taken, real = [tensor], torch.empty
-
-    def empty(*sizes: Any, **options: Any) -> torch.Tensor:
-        return taken.pop() if taken else real(*sizes, **options)
-
-    with patch("torch.empty", empty), only_programs(*range(64)):
-        yield
-
-
-def alone(outputs: torch.Tensor | tuple[torch.Tensor, ...]) -> torch.Tensor:
-    """The output of attention without its log-sum-exp."""
-    return outputs[0] if isinstance(outputs, tuple) else outputs
-
-
-def equal(got: torch.Tensor, expected: torch.Tensor | float) -> str:
-    wanted = torch.as_tensor(expected, dtype=got.dtype).expand_as(got)
-    wrong = (got != wanted).nonzero()
-    if not len(wrong):
-        return "right"
-    first = tuple(wrong[0].tolist())
-    return f"{len(wrong)} values, at {first} {got[first].item()}, wanted {wanted[first].item()}"
 
 
 def k05_last_row_of_a_matrix_of_more_than_2_to_the_31() -> str:
@@ -203,62 +139,6 @@ def attention_of_far_widths() -> str:
     return attention_of_far("width")
 
 
-def one_far_page(strides: tuple[int, ...], width: int) -> str:
-    """Pages 0 and 100 of a pool, the second past 2^31, hold the same 16 keys: the values must come out alike."""
-    pools = [far((101, 16, 1, width), strides) for _ in range(2)]
-    for pool in pools:
-        pool[100] = torch.randn(16, 1, width, generator=torch.Generator().manual_seed(1)).half()
-    copies = [pool[100:].clone() for pool in pools]
-    q, lens = torch.randn(1, 2, 3, width, generator=torch.Generator().manual_seed(2)).half(), torch.tensor([13]).int()
-    for config in (decode.Config(block_n=16, block_m=16), decode.Config(block_n=32, block_m=16)):
-        with only_programs(0):
-            got, wanted = (
-                paged.attention_paged(q, k, v, torch.tensor([[page]], dtype=torch.int32), lens, config=config)
-                for (k, v), page in ((pools, 100), (copies, 0))
-            )
-        if (told := equal(alone(got), alone(wanted))) != "right":
-            return f"{config}: {told}"
-    return "right"
-
-
-def k07_a_page_past_2_to_the_31() -> str:
-    return one_far_page((ROW, 64, 64, 1), 64)
-
-
-def k08_a_page_past_2_to_the_31_of_an_interleaved_pool() -> str:
-    """[pages, page, Hkv, 2 x D] with keys and values as views, and slots that are as far apart as pages are."""
-    return next(
-        (t for s in ((ROW, 128, 128, 1), (64, 10 * ROW, 64, 1)) if (t := one_far_page(s, 64)) != "right"), "right"
-    )
-
-
-def ragged_rows_far_apart() -> str:
-    """Sequences of 99 and 2 tokens, of which the last row of queries, keys and values lies past 2^31."""
-    near = [torch.randn(101, 1, 64, generator=torch.Generator().manual_seed(i)).half() for i in range(3)]
-    apart = [far((101, 1, 64), (ROW, 64, 1)).copy_(tensor) for tensor in near]
-    starts = torch.tensor([0, 99, 101], dtype=torch.int32)
-    got, wanted = (
-        ragged.attention_varlen(q, k, v, starts, starts, lengths=((99, 99), (2, 2)), causal=False)
-        for q, k, v in (apart, near)
-    )
-    return equal(alone(got), alone(wanted))
-
-
-def k07_ragged_page_past_2_to_the_31() -> str:
-    """Page 100 of a pool lies past 2^31, and page 0 of another holds the same 16 keys."""
-    pools = [far((101, 16, 1, 64), (ROW, 64, 64, 1)) for _ in range(2)]
-    for i, pool in enumerate(pools):
-        pool[100] = torch.randn(16, 1, 64, generator=torch.Generator().manual_seed(i)).half()
-    q, lens = torch.randn(2, 3, 64, generator=torch.Generator().manual_seed(2)).half(), torch.tensor([13]).int()
-    got, wanted = (
-        ragged.attention_mixed(
-            q, k, v, torch.tensor([0, 2]).int(), torch.tensor([[page]]).int(), lens, lengths=((2, 13),)
-        )
-        for (k, v), page in ((pools, 100), ([pool[100:].clone() for pool in pools], 0))
-    )
-    return equal(alone(got), alone(wanted))
-
-
 def append_to_rows_far_apart() -> str:
     """Row 100 of a cache lies past 2^31, as do the values of its second half."""
     new = torch.arange(64).half().view(1, 1, 2, 2, 16)
@@ -296,10 +176,11 @@ CHECKS: dict[str, Callable[[], str]] = {
         attention_of_far_heads,
         attention_of_far_widths,
         append_to_rows_far_apart,
-        ragged_rows_far_apart,
-        k07_ragged_page_past_2_to_the_31,
-        k07_a_page_past_2_to_the_31,
-        k08_a_page_past_2_to_the_31_of_an_interleaved_pool,
+        far_pages.ragged_rows_far_apart,
+        far_pages.k07_ragged_page_past_2_to_the_31,
+        far_pages.k07_a_page_past_2_to_the_31,
+        far_pages.k08_a_page_past_2_to_the_31_of_an_interleaved_pool,
+        far_pages.k07_a_page_of_latents_past_2_to_the_31,
     )
 }
 
