@@ -172,7 +172,7 @@ def test_any_ragged_batch_passes_the_error_rule(data: st.DataObject) -> None:
     ("right", "wrong"),
     [
         ("k_start = kv_len\n", "k_start = kv_len * 0\n"),
-        ("(q_start + token).to(tl.int64) * stride_qs", "token.to(tl.int64) * stride_qs"),
+        ("q, batch, q_start + token, head, inside", "q, batch, token, head, inside"),
         ("batch * 0, q_start + token, head", "batch * 0, token, head"),
         ("tiles * piece // pieces", "tiles * piece // pieces * 0"),
         ("kv_head * pieces\n        here", "kv_head\n        here"),
