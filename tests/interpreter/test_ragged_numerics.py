@@ -188,9 +188,9 @@ def test_any_ragged_batch_passes_the_error_rule(data: st.DataObject) -> None:
 def test_a_planted_bug_is_found(right: str, wrong: str, tmp_path: Path) -> None:
     parts = drawn(((1, 40), (9, 37), (1, 9)), Hq=4, Hkv=2)
     planted = variant(tmp_path, kernel, (right, wrong))
-    answers = ask(varlen(parts), LAUNCHES[1:], planted) | ask(mixed(parts), LAUNCHES[1:], planted)
-    expected = torch.from_numpy(truth(parts)[0])
-    assert not all(torch.allclose(out.double(), expected, rtol=1e-3, atol=1e-3) for out, _ in answers.values())
+    inputs = mixed(parts) if "table" in right else varlen(parts)
+    [(out, _)] = ask(inputs, LAUNCHES[1:2], planted).values()
+    assert not torch.allclose(out.double(), torch.from_numpy(truth(parts)[0]), rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize(
