@@ -16,12 +16,21 @@ from kernels.work import keys_read, unmasked_pairs
 
 Lengths = tuple[tuple[int, int], ...]
 """(new tokens, keys with the new tokens' own) of each sequence."""
-MOST_PIECES = 64
-"""Of a tile's keys: the merge adds pieces one after another."""
+MOST_PIECES = 512
+"""Of a tile's keys: the merge loads the log-sum-exps of so many at once.
+
+One sequence of 1,000,000 keys and one KV head (MQA, or eight heads on eight GPUs) is a single tile, whose fair share
+for each of 4 programs on 132 SMs is a 528th. Each of only 64 pieces would be 8 such shares, with 7 of 8 slots idle.
+`PIECE_KEYS` keeps most schedules far below the limit.
+"""
 START_KEYS = 32
 """What a program costs beside its keys: queries, tables, the end of its rows; only ranks schedules."""
 MERGE_KEYS = 128
-"""What a second kernel and its partials cost, in keys of one program's walk; only ranks schedules."""
+"""What a second kernel costs, in keys of one program's walk; only ranks schedules."""
+PIECE_KEYS = 6
+"""What the merge pays for each piece of the tile with the most, which it adds one after another; only ranks schedules.
+A load of about half a microsecond against about 80 ns that one of 528 programs walks a key of 512 bytes in, at the
+memory's peak of an H100; not measured."""
 WAVES = (1, 2, 3, 4, 8)
 """Programs' fair share as parts of a slot's load that are tried: smaller pieces fill a last wave better."""
 SIMULATED = 2**14
@@ -93,7 +102,7 @@ def schedule(
     for waves in WAVES:
         share = max(block_n, load / waves)
         made = _cut(tiles, [_at_most(tile, max(1, -int(-tile.reach // share)), block_n) for tile in tiles], block_n)
-        tried.append((makespan(made, tiles, kv_heads, block_n, slots) + (MERGE_KEYS if made.merged else 0), made))
+        tried.append((makespan(made, tiles, kv_heads, block_n, slots) + _merge_cost(made), made))
         if len(made.items) * kv_heads > SIMULATED or share == block_n:
             break
     return min(tried, key=lambda cost_and_schedule: cost_and_schedule[0])[1]
@@ -113,6 +122,10 @@ def makespan(made: Schedule, tiles: Sequence[Tile], kv_heads: int, block_n: int,
         for _ in range(kv_heads):
             heapq.heapreplace(busy, busy[0] + cost)
     return max(busy)
+
+
+def _merge_cost(made: Schedule) -> int:
+    return MERGE_KEYS + PIECE_KEYS * max(item[3] for item in made.merged) if made.merged else 0
 
 
 def _at_most(tile: Tile, pieces: int, block_n: int) -> int:

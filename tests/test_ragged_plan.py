@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.ragged_plan import MOST_PIECES, Lengths, Schedule, piece_keys, row_tiles, schedule
+from kernels.ragged_plan import (
+    MOST_PIECES,
+    Lengths,
+    Schedule,
+    keys_of,
+    makespan,
+    pairs_of,
+    piece_keys,
+    row_tiles,
+    schedule,
+)
 
 H100_DECODE: dict[str, Any] = {
     "group": 8,
@@ -52,6 +62,21 @@ def test_one_long_sequence_among_short_ones_is_shared_by_all(how: dict[str, Any]
     """One of 100,000 keys and 63 of 500: without pieces 8 programs would walk 12 or 50 times the mean."""
     assert largest_over_mean(SKEWED, **how) <= 1.3
     assert largest_over_mean(SKEWED, **how, pieces=1) > 12
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 4, 8])
+@pytest.mark.parametrize("others", [0, 63], ids=["alone", "among short ones"])
+def test_a_million_keys_of_few_kv_heads_still_fill_the_machine(kv_heads: int, others: int) -> None:
+    """Tensor parallelism over 8 leaves one KV head a GPU: one tile, 528 slots, so 64 pieces would be 8 shares long."""
+    lengths = ((1, 1_000_000), *((1, 500),) * others)
+    assert largest_over_mean(lengths, **(H100_DECODE | {"kv_heads": kv_heads})) <= 1.1
+
+
+def test_pieces_cost_so_that_no_tile_is_cut_finer_than_balance_needs() -> None:
+    """4 KV heads on 528 slots: 132 programs each are one share; 512 pieces would shorten the last wave by a few keys
+    and have the merge add four times the parts."""
+    made = schedule(((1, 1_000_000), *((1, 500),) * 63), **(H100_DECODE | {"kv_heads": 4}))
+    assert 120 <= max(pieces for _, _, _, pieces, _ in made.items) <= 132
 
 
 @pytest.mark.parametrize(
@@ -103,3 +128,34 @@ def test_rows_of_every_token_lie_in_some_tile() -> None:
     assert [t.reach for t in row_tiles(((3, 10),), 5, 4, causal=True)] == [8, 9, 10, 10]
     assert list(row_tiles(((0, 10), (0, 0)), 5, 4, causal=True)) == []
     assert [t.reach for t in row_tiles(((4, 2),), 1, 2, causal=True)] == [0, 2]
+
+
+@pytest.mark.parametrize(("kv_heads", "busiest"), [(1, 118), (2, 232)])
+def test_the_busiest_slot_by_hand(kv_heads: int, busiest: int) -> None:
+    """The schedule by hand above walks 50, 45, 5 and 4 keys, 32 more each to start: 82 + 36 against 77 + 37. With two
+    KV heads each program is there twice, so both slots walk 82 + 77 + 37 + 36."""
+    how: dict[str, Any] = {"group": 2, "block_m": 4, "block_n": 10, "slots": 2}
+    lengths = ((3, 5), (1, 95))
+    made = schedule(lengths, causal=True, kv_heads=kv_heads, **how, pieces=2)
+    assert makespan(made, list(row_tiles(lengths, 2, 4, causal=True)), kv_heads, 10, 2) == busiest
+
+
+def test_too_many_programs_to_simulate_share_their_load() -> None:
+    """20,000 programs of 10 keys and 32 to start, on two slots."""
+    lengths = ((1, 10),) * 20_000
+    made = schedule(lengths, causal=True, kv_heads=1, group=1, block_m=16, block_n=10, slots=2)
+    assert makespan(made, list(row_tiles(lengths, 1, 16, causal=True)), 1, 10, 2) == 20_000 * 42 / 2
+
+
+def test_pieces_of_less_than_a_share_fill_the_last_wave() -> None:
+    """Three sequences on two slots: whole, one slot walks two (12,064); six halves are three each (9,096 and 140 to
+    merge); nine thirds are five on one (10,160); eighteen sixths are nine each (9,288 and 164 to merge)."""
+    made = schedule(((1, 6000),) * 3, causal=True, kv_heads=1, group=1, block_m=16, block_n=10, slots=2)
+    assert {pieces for _, _, _, pieces, _ in made.items} == {2}
+
+
+def test_pairs_and_keys_of_ragged_lengths_by_hand() -> None:
+    """5 tokens on 3 keys: 1 + 2 + 3 pairs when causal, 15 when not; one token on 4; no token reads none of 7."""
+    lengths = ((5, 3), (1, 4), (0, 7))
+    assert (pairs_of(lengths, causal=True), pairs_of(lengths, causal=False)) == (6 + 4, 15 + 4)
+    assert keys_of(lengths) == 3 + 4
