@@ -196,7 +196,7 @@ def test_what_does_not_fit_together_is_refused_before_the_launch() -> None:
         ({"latent_pool": pool[..., :512]}, "latent_pool .pages, page_size, 576."),
         ({"latent_pool": pool[:, :0]}, "pages of at least 1 key"),
         ({"latent_pool": pool.float()}, "one dtype"),
-        ({"block_table": table[0]}, "wanted block_table"),
+        ({"block_table": table[:, 0]}, "wanted block_table"),
         ({"kv_lens": lens.repeat(2)}, "wanted block_table .* and kv_lens .B."),
         ({"softmax_scale": 0.0}, "positive softmax_scale, got 0.0"),
         ({"q": q.expand(1, 17, 2, WIDTH)}, "at most 16 new tokens"),
