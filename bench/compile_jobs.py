@@ -40,7 +40,11 @@ SIZES: Mapping[str, tuple[Mapping[str, int], ...]] = {
     "attention_prefill": tuple({"q_len": 4096, "head_dim": head_dim} for head_dim in (64, 80, 128, 256)),
     "attention_decode": (
         *({"kv_len": 8192, "head_dim": head_dim} for head_dim in (64, 80, 128, 256)),
-        *({"kv_len": 8192, "head_dim": head_dim, "q_len": 8, "kv_heads": 4} for head_dim in (64, 128, 256)),
+        *(
+            {"kv_len": 8192, "head_dim": head_dim, "q_len": q_len, "kv_heads": 4}
+            for q_len in (4, 8)
+            for head_dim in (64, 128, 256)
+        ),
     ),
     "attention_paged_decode": (
         *({"kv_len": 8192, "head_dim": head_dim} for head_dim in (64, 80, 128, 256)),

@@ -68,13 +68,14 @@ HOPPER = {
     256: (Config(block_n=32, num_warps=2, num_stages=3, ctas_per_sm=3, lazy=True), *HALF[256]),
 }
 """sm_90: a warp alone needs no barrier to share weights and sums. Width 256 takes two, for its accumulators."""
-MANY = 64
+FEW, MANY = 16, 64
+"""Packed rows up to which they are few, and from which they are many."""
 MANY_ROWS = {
     64: (Config(block_n=64, num_warps=8, num_stages=3, ctas_per_sm=2),),
     128: (Config(block_n=64, num_warps=8, num_stages=3, ctas_per_sm=1),),
     256: (Config(block_n=32, block_m=64, num_warps=8, num_stages=3, ctas_per_sm=1),),
 }
-"""For 64 packed rows and more, whose accumulators 4 warps do not hold."""
+"""For many packed rows, whose accumulators 4 warps do not hold."""
 HOPPER_MANY_ROWS = MANY_ROWS | {
     64: (Config(block_n=64, block_m=64, num_stages=3, ctas_per_sm=3, lazy=True), *MANY_ROWS[64]),
     128: (Config(block_n=64, block_m=64, num_stages=3, ctas_per_sm=2, lazy=True), *MANY_ROWS[128]),
@@ -85,6 +86,13 @@ BLACKWELL_MANY_ROWS = MANY_ROWS | {
     256: (Config(block_n=32, block_m=32, num_stages=3, ctas_per_sm=2),),
 }
 """sm_100: larger tiles leave values in local memory there, under Triton 3.9 (width 64) or any (256)."""
+BETWEEN = {
+    64: (Config(block_n=64, num_warps=8, num_stages=3, ctas_per_sm=2),),
+    128: (Config(block_n=32, num_warps=8, num_stages=3, ctas_per_sm=2),),
+    256: (Config(block_n=32, block_m=32, num_warps=8, num_stages=3, ctas_per_sm=1),),
+}
+"""For rows between, as drafts of 4 with 8 query heads a KV head have: 1 to 4 warps spill up to 170 values of them."""
+BLACKWELL_BETWEEN = BETWEEN | {256: BLACKWELL_MANY_ROWS[256]}
 EXACT = {
     64: (Config(block_n=16, block_m=16, num_stages=2, ctas_per_sm=4),),
     128: (Config(block_n=16, block_m=16, num_warps=8, num_stages=3, ctas_per_sm=2),),
@@ -100,15 +108,17 @@ MERGE_KEYS = 128
 
 
 def bucket_of(dtype: torch.dtype, width: int, rows: int) -> Bucket:
-    """What the choice of a configuration depends on: dtype, padded head width, and few or many packed rows."""
-    return (dtype_name(dtype), width, "many rows" if rows >= MANY else "few rows")
+    """What the choice of a configuration depends on: dtype, padded head width, and how many packed rows."""
+    return (dtype_name(dtype), width, "few rows" if rows <= FEW else "many rows" if rows >= MANY else "rows between")
 
 
 def configs_for(dtype: torch.dtype, width: int, rows: int, arch: int) -> tuple[Config, ...]:
     """The configurations for a padded head width and a number of packed rows, the default first."""
     many = HOPPER_MANY_ROWS if arch == 90 else BLACKWELL_MANY_ROWS if arch >= 100 else MANY_ROWS
     few, exact = HOPPER if arch == 90 else HALF, BLACKWELL_EXACT if arch >= 100 else EXACT
-    usual = exact if dtype == torch.float32 else many if rows >= MANY else few
+    if FEW < rows < MANY:
+        many = BLACKWELL_BETWEEN if arch >= 100 else BETWEEN
+    usual = exact if dtype == torch.float32 else many if rows > FEW else few
     return tuned_first(TUNED, bucket_of(dtype, width, rows), usual[width], arch)
 
 

@@ -134,6 +134,7 @@ def test_buckets_are_what_the_rules_tell_apart() -> None:
     assert bucket("matmul_decode", "tfloat32", N=8, K=8) != bucket("matmul_decode", "float32", N=8, K=8)
     assert bucket("attention_prefill", q_len=64, head_dim=80) == ("bfloat16", 128, "descriptors")
     assert bucket("attention_decode", kv_len=9) == ("bfloat16", 128, "few rows")
+    assert bucket("attention_decode", kv_len=9, q_len=4, q_heads=64) == ("bfloat16", 128, "rows between")
     assert bucket("attention_decode", kv_len=9, q_len=8, q_heads=64) == ("bfloat16", 128, "many rows")
 
 
