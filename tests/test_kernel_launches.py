@@ -50,7 +50,8 @@ def test_every_launch_is_one_that_the_driver_takes(triton: str, part: int) -> No
         pytest.skip(f"no Triton in {path}: make .triton/{path.name}")
     with compile_driver(ARCH):  # some configurations are chosen by the number of SMs
         others = every_configuration(cases := triton_cases(ops := TRITON_OPS[part::PARTS], SUITES[triton]))
-    assert {case.op.name for case in others} == {op.name for op in ops}
-    if triton == "3.6.0":  # which offers others in their place: see kernels.matmul_triton.HALVES
+    if triton == "installed":
+        assert {case.op.name for case in others} == {op.name for op in ops}
+    else:  # which offers others in their place: see kernels.matmul_triton.HALVES
         others = [case for case in others if case.config not in matmul_triton.SPECIALISED]
     assert problems(run_cases([*cases, *others], path)) == []
