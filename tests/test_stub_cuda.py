@@ -49,10 +49,7 @@ BROKEN = {
 
 @pytest.fixture(scope="module", params=TRITONS)
 def triton_path(request: pytest.FixtureRequest) -> Path | None:
-    path = TRITONS[request.param]
-    if path is not None and not (path / "triton").is_dir():
-        pytest.skip(f"no Triton in {path}: make .triton/{path.name}")
-    return path
+    return TRITONS[request.param]
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +108,11 @@ def test_problems_are_told_one_a_line() -> None:
     told = ["x: E", "x: r", "x: launched nothing", "x: a second launch loads 2 modules"]
     assert problems([wrong]) == told
     assert problems([wrong | {"error": "", "rules": [], "launches": [{}], "loads_second": 0}]) == []
+
+
+def test_a_triton_that_is_not_there_is_told_of_with_the_command(tmp_path: Path) -> None:
+    with pytest.raises(ChildError, match=r"no Triton in \S+/3\.6\.0: make \.triton/3\.6\.0"):
+        run_in_stub("stub_cuda.violations:everything", triton_path=tmp_path / "3.6.0")
 
 
 def test_a_child_that_fails_is_told_of() -> None:

@@ -66,8 +66,10 @@ def run_in_stub(target: str, argument: Any = None, *, triton_path: Path | None =
         triton_path: folder of an unpacked Triton to use in place of the installed one.
 
     Raises:
-        ChildError: the child crashed or raised.
+        ChildError: the child crashed or raised, or no Triton is unpacked in the folder.
     """
+    if triton_path is not None and not (triton_path / "triton").is_dir():
+        raise ChildError(f"no Triton in {triton_path}: make .triton/{triton_path.name}")
     stub = build_stub()
     with tempfile.TemporaryDirectory() as scratch:
         job, result = Path(scratch) / "job", Path(scratch) / "result"
