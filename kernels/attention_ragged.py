@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from kernels.attention import WIDEST_HEAD, masked_attention, packed_sdpa, sdpa, visible_keys
-from kernels.attention_part import SAMPLED_KV_HEADS, SAMPLED_SEQUENCES
+from kernels.attention_part import SAMPLED_SEQUENCES, part_of
 from kernels.matmul import spread
 from kernels.ragged_plan import Lengths, keys_of, pairs_of
 from kernels.spec import Workload
@@ -93,25 +93,24 @@ def sampled_queries(
     q: torch.Tensor, lengths: Lengths, kv_heads: int
 ) -> tuple[dict[str, Any], list[int], torch.Tensor, Callable[[Any], Any]]:
     """(q, lengths and places of a sample, its sequences, its KV heads, how to cut outputs alike)."""
-    cpu, group = torch.device("cpu"), q.shape[1] // kv_heads
+    cpu = torch.device("cpu")
     chosen = spread(len(lengths), SAMPLED_SEQUENCES, cpu).tolist()
     tokens = [spread(lengths[b][0], SAMPLED_QUERIES, cpu) for b in chosen]
-    few_heads = spread(kv_heads, SAMPLED_KV_HEADS, cpu)
-    heads = (few_heads[:, None] * group + torch.arange(group)).flatten().to(q.device)
+    part = part_of(q[None], kv_heads)
     first = [0, *accumulate(q_len for q_len, _ in lengths)]
     rows = torch.cat([first[b] + at for b, at in zip(chosen, tokens, strict=True)]).to(q.device)
     fewer = {
-        "q": q[rows][:, heads],
+        "q": q[rows][:, part.heads],
         "lengths": tuple((len(at), lengths[b][1]) for b, at in zip(chosen, tokens, strict=True)),
         "places": tuple(at + lengths[b][1] - lengths[b][0] for b, at in zip(chosen, tokens, strict=True)),
     }
 
     def cut(outputs: Any) -> Any:
         if isinstance(outputs, tuple):
-            return cut(outputs[0]), outputs[1][heads][:, rows]
-        return outputs[rows][:, heads]
+            return cut(outputs[0]), outputs[1][part.heads][:, rows]
+        return outputs[rows][:, part.heads]
 
-    return fewer, chosen, few_heads.to(q.device), cut
+    return fewer, chosen, part.kv_heads, cut
 
 
 def ragged_work(workload: Workload, *, causal: bool, table_entries: int) -> Work:

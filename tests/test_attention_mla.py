@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stand_ins import installed_packages
 from test_attention import Answers, agree, arrays, by_loops, draw
 
 from bench.check import check_case
 from bench.suites import kv_bytes, suite_workloads
 from kernels import attention_mla_decode, attention_prefill
-from kernels import optional as optional_module
 from kernels.attention import masked_attention
 from kernels.attention_mla_decode import OP
 from kernels.attention_paged import gathered, visible_of
@@ -193,17 +191,14 @@ class BatchMLAPagedAttentionWrapper:
 
 
 @pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def installed() -> Iterator[None]:
     """Packages of the real ones' signatures and semantics."""
-    flash_mla, flashinfer, mla = ModuleType("flash_mla"), ModuleType("flashinfer"), ModuleType("flashinfer.mla")
-    vars(flash_mla).update(get_mla_metadata=get_mla_metadata, flash_mla_with_kvcache=flash_mla_with_kvcache)
-    vars(mla).update(BatchMLAPagedAttentionWrapper=BatchMLAPagedAttentionWrapper)
-    for module in (flash_mla, flashinfer, mla):
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-    optional_module._attempt.cache_clear()
     PLANS.clear()
-    yield
-    optional_module._attempt.cache_clear()
+    flash_mla = (get_mla_metadata, flash_mla_with_kvcache)
+    with installed_packages(
+        {"flash_mla": flash_mla, "flashinfer": (), "flashinfer.mla": (BatchMLAPagedAttentionWrapper,)}
+    ):
+        yield
 
 
 @pytest.mark.usefixtures("installed")
@@ -232,13 +227,8 @@ def test_a_plan_is_made_once_for_a_block_table_and_anew_for_another_problem(prov
 
 
 @pytest.mark.parametrize("provider", ["flash_mla", "flashinfer"])
-def test_a_missing_package_is_unsupported_and_says_how_to_get_it(
-    provider: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, provider, None)
-    monkeypatch.setitem(sys.modules, f"{provider}.mla", None)
-    optional_module._attempt.cache_clear()
+def test_a_missing_package_is_unsupported_and_says_how_to_get_it(provider: str) -> None:
     inputs = OP.make_inputs(OP.check_workloads[0], "cpu", 0)
-    with pytest.raises(UnsupportedError, match=r"ModuleNotFoundError: .*; pip install "):
+    missing = pytest.raises(UnsupportedError, match=r"ModuleNotFoundError: .*; pip install ")
+    with installed_packages({provider: None, f"{provider}.mla": None}), missing:
         OP.providers[provider](**inputs)
-    optional_module._attempt.cache_clear()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stand_ins import installed_packages
 from test_attention import agree
 from torch.profiler import ProfilerActivity, profile
 
@@ -19,7 +18,6 @@ from bench.check import check_case
 from bench.lookup import case_named
 from bench.suites import suite_workloads
 from kernels import attention_mixed, attention_varlen
-from kernels import optional as optional_module
 from kernels.attention import masked_attention
 from kernels.attention_paged import gathered, visible_of
 from kernels.continuous import prompt_workloads, step_workloads
@@ -221,18 +219,12 @@ class BatchPrefillWithPagedKVCacheWrapper(Wrapper):
 
 
 @pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def installed() -> Iterator[None]:
     """Packages of the real ones' signatures and semantics, in plain torch."""
-    flash, flashinfer = ModuleType("flash_attn"), ModuleType("flashinfer")
-    vars(flash)["flash_attn_varlen_func"] = flash_attn_varlen_func
-    for wrapper in (BatchPrefillWithRaggedKVCacheWrapper, BatchPrefillWithPagedKVCacheWrapper):
-        setattr(flashinfer, wrapper.__name__, wrapper)
-    monkeypatch.setitem(sys.modules, "flash_attn", flash)
-    monkeypatch.setitem(sys.modules, "flashinfer", flashinfer)
-    optional_module._attempt.cache_clear()
     PLANS.clear()
-    yield
-    optional_module._attempt.cache_clear()
+    wrappers = (BatchPrefillWithRaggedKVCacheWrapper, BatchPrefillWithPagedKVCacheWrapper)
+    with installed_packages({"flash_attn": (flash_attn_varlen_func,), "flashinfer": wrappers}):
+        yield
 
 
 @BOTH

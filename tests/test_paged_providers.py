@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+from stand_ins import installed_packages
 
 from bench.check import check_case
 from kernels import attention_paged_decode, attention_paged_prefill
-from kernels import optional as optional_module
 from kernels.attention import masked_attention
 from kernels.attention_paged import gathered, visible_of
 from kernels.spec import Op, UnsupportedError
@@ -85,18 +83,12 @@ class BatchPrefillWithPagedKVCacheWrapper(Wrapper):
 
 
 @pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def installed() -> Iterator[None]:
     """Packages of the real ones' signatures and semantics, in plain torch."""
-    flash, flashinfer = ModuleType("flash_attn"), ModuleType("flashinfer")
-    vars(flash)["flash_attn_with_kvcache"] = flash_attn_with_kvcache
-    for wrapper in (BatchDecodeWithPagedKVCacheWrapper, BatchPrefillWithPagedKVCacheWrapper):
-        setattr(flashinfer, wrapper.__name__, wrapper)
-    monkeypatch.setitem(sys.modules, "flash_attn", flash)
-    monkeypatch.setitem(sys.modules, "flashinfer", flashinfer)
-    optional_module._attempt.cache_clear()
     PLANS.clear()
-    yield
-    optional_module._attempt.cache_clear()
+    wrappers = (BatchDecodeWithPagedKVCacheWrapper, BatchPrefillWithPagedKVCacheWrapper)
+    with installed_packages({"flash_attn": (flash_attn_with_kvcache,), "flashinfer": wrappers}):
+        yield
 
 
 @BOTH
@@ -139,15 +131,11 @@ def test_flashinfer_plans_once_for_a_block_table_and_anew_for_another_problem() 
 
 
 @pytest.mark.parametrize(("provider", "package"), [("flash_attn", "flash-attn"), ("flashinfer", "flashinfer-python")])
-def test_a_missing_package_is_unsupported_and_says_how_to_get_it(
-    provider: str, package: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, provider, None)
-    optional_module._attempt.cache_clear()
+def test_a_missing_package_is_unsupported_and_says_how_to_get_it(provider: str, package: str) -> None:
     inputs = DECODE.make_inputs(replace(DECODE.check_workloads[0], dtype="float16"), "cpu", 0)
-    with pytest.raises(UnsupportedError, match=f"ModuleNotFoundError: .*{provider}.*; pip install {package}"):
+    missing = pytest.raises(UnsupportedError, match=f"ModuleNotFoundError: .*{provider}.*; pip install {package}")
+    with installed_packages({provider: None}), missing:
         DECODE.providers[provider](**inputs)
-    optional_module._attempt.cache_clear()
 
 
 @BOTH
