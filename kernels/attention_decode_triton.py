@@ -91,7 +91,7 @@ BETWEEN = {
     128: (Config(block_n=32, num_warps=8, num_stages=3, ctas_per_sm=2),),
     256: (Config(block_n=32, block_m=32, num_warps=8, num_stages=3, ctas_per_sm=1),),
 }
-"""For rows between, as drafts of 4 with 8 query heads a KV head have: 1 to 4 warps spill up to 170 values of them."""
+"""For rows between, as drafts of 4 with 8 query heads a KV head have: they spill from 4 warps or fewer."""
 BLACKWELL_BETWEEN = BETWEEN | {256: BLACKWELL_MANY_ROWS[256]}
 EXACT = {
     64: (Config(block_n=16, block_m=16, num_stages=2, ctas_per_sm=4),),
