@@ -11,7 +11,6 @@ Bound: DRAM (intensity about Sq x Hq / Hkv FLOP/byte in bfloat16); the launch fl
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ import triton.language as tl
 from triton.language.extra import cuda
 
 from kernels.attention import check_shapes, padded_width
+from kernels.attention_decode_configs import Config, block_rows, kind_of, splits_for, usual_for
 from kernels.attention_merge_triton import launch_merge, partials, shared_options
 from kernels.launch import sm_count, target_arch
 from kernels.launch_work import attention_decode_launch
@@ -28,121 +28,18 @@ from kernels.softmax import FLOOR, LOG2_E, no_sums, walk_keys
 from kernels.tuned import Bucket, Table, dtype_name, tuned_first
 from kernels.work import DECODE_TOKENS
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
-    """Launch parameters.
-
-    Attributes:
-        block_n: keys of a tile.
-        block_m: packed rows of a tile at most; more rows are more programs, which read the same K and V (L2 has them).
-        num_warps, num_stages: of the compiler.
-        ctas_per_sm: programs of the first kernel that an SM holds, by its shared memory; the split rule fills them.
-        splits: programs that share a sequence's keys; 0 lets `splits_for` decide.
-        pdl: launch the merge early, to wait inside for the first kernel (programmatic dependent launch).
-        lazy: raise the softmax's maximum only where it must be (`kernels.softmax`).
-    """
-
-    block_n: int
-    block_m: int = 128
-    num_warps: int = 4
-    num_stages: int = 3
-    ctas_per_sm: int = 2
-    splits: int = 0
-    pdl: bool = False
-    lazy: bool = False
-
-
-HALF = {
-    64: (Config(block_n=128, num_stages=3, ctas_per_sm=2), Config(block_n=64, num_stages=4, ctas_per_sm=3)),
-    128: (
-        Config(block_n=64, num_stages=3, ctas_per_sm=2),
-        Config(block_n=128, num_stages=2, ctas_per_sm=1),
-        Config(block_n=64, num_stages=3, ctas_per_sm=2, pdl=True),
-    ),
-    256: (Config(block_n=32, num_stages=3, ctas_per_sm=2), Config(block_n=64, num_stages=2, ctas_per_sm=1)),
-}
-HOPPER = {
-    64: (Config(block_n=64, num_warps=1, num_stages=3, ctas_per_sm=4, lazy=True), *HALF[64]),
-    128: (Config(block_n=32, num_warps=1, num_stages=3, ctas_per_sm=4, lazy=True), *HALF[128]),
-    256: (Config(block_n=32, num_warps=2, num_stages=3, ctas_per_sm=3, lazy=True), *HALF[256]),
-}
-"""sm_90: a warp alone needs no barrier to share weights and sums. Width 256 takes two, for its accumulators."""
-FEW, MANY = 16, 64
-"""Packed rows up to which they are few, and from which they are many."""
-MANY_ROWS = {
-    64: (Config(block_n=64, num_warps=8, num_stages=3, ctas_per_sm=2),),
-    128: (Config(block_n=64, num_warps=8, num_stages=3, ctas_per_sm=1),),
-    256: (Config(block_n=32, block_m=64, num_warps=8, num_stages=3, ctas_per_sm=1),),
-}
-"""For many packed rows, whose accumulators 4 warps do not hold."""
-HOPPER_MANY_ROWS = MANY_ROWS | {
-    64: (Config(block_n=64, block_m=64, num_stages=3, ctas_per_sm=3, lazy=True), *MANY_ROWS[64]),
-    128: (Config(block_n=64, block_m=64, num_stages=3, ctas_per_sm=2, lazy=True), *MANY_ROWS[128]),
-}
-"""sm_90: four warps are one wgmma of 64 rows; lazy, they hold its accumulators."""
-BLACKWELL_MANY_ROWS = MANY_ROWS | {
-    64: (Config(block_n=64, block_m=64, num_warps=8, num_stages=3, ctas_per_sm=2),),
-    256: (Config(block_n=32, block_m=32, num_stages=3, ctas_per_sm=2),),
-}
-"""sm_100: larger tiles leave values in local memory there, under Triton 3.9 (width 64) or any (256)."""
-BETWEEN = {
-    64: (Config(block_n=64, num_warps=8, num_stages=3, ctas_per_sm=2),),
-    128: (Config(block_n=32, num_warps=8, num_stages=3, ctas_per_sm=2),),
-    256: (Config(block_n=32, block_m=32, num_warps=8, num_stages=3, ctas_per_sm=1),),
-}
-"""For rows between, as drafts of 4 with 8 query heads a KV head have: they spill from 4 warps or fewer."""
-BLACKWELL_BETWEEN = BETWEEN | {256: BLACKWELL_MANY_ROWS[256]}
-EXACT = {
-    64: (Config(block_n=16, block_m=16, num_stages=2, ctas_per_sm=4),),
-    128: (Config(block_n=16, block_m=16, num_warps=8, num_stages=3, ctas_per_sm=2),),
-    256: (Config(block_n=16, block_m=16, num_stages=3, ctas_per_sm=2),),
-}
-"""float32: products on the CUDA cores, from registers, which hold no more rows."""
-BLACKWELL_EXACT = EXACT | {64: (replace(EXACT[64][0], num_warps=8, ctas_per_sm=3),)}  # 4 warps spill under Triton 3.6
 TUNED: Table[Config] = {}
 """What `bench tune` found: (device, Triton's version) -> bucket, as `bucket_of` gives it -> configuration."""
-MAX_SPLITS = 64
-MERGE_KEYS = 128
-"""What a second kernel and its partials cost, in keys of one split's walk; only ranks numbers of splits."""
 
 
 def bucket_of(dtype: torch.dtype, width: int, rows: int) -> Bucket:
     """What the choice of a configuration depends on: dtype, padded head width, and how many packed rows."""
-    return (dtype_name(dtype), width, "few rows" if rows <= FEW else "many rows" if rows >= MANY else "rows between")
+    return (dtype_name(dtype), width, kind_of(rows))
 
 
 def configs_for(dtype: torch.dtype, width: int, rows: int, arch: int) -> tuple[Config, ...]:
     """The configurations for a padded head width and a number of packed rows, the default first."""
-    many = HOPPER_MANY_ROWS if arch == 90 else BLACKWELL_MANY_ROWS if arch >= 100 else MANY_ROWS
-    few, exact = HOPPER if arch == 90 else HALF, BLACKWELL_EXACT if arch >= 100 else EXACT
-    if FEW < rows < MANY:
-        many = BLACKWELL_BETWEEN if arch >= 100 else BETWEEN
-    usual = exact if dtype == torch.float32 else many if rows > FEW else few
-    return tuned_first(TUNED, bucket_of(dtype, width, rows), usual[width], arch)
-
-
-def splits_for(walks: int, longest: int, config: Config, sms: int) -> int:
-    """Over how many programs the keys of a sequence are shared.
-
-    The number whose slowest SM is done first: whole waves of programs over the slots of the machine, each as long as
-    its share of the keys in whole tiles. Ties go to fewer splits; a merge costs MERGE_KEYS.
-
-    Args:
-        walks: over a sequence's keys: sequences x KV heads of this GPU x tiles of packed rows.
-        longest: keys of the longest sequence.
-        config: tile and residency; its `splits` wins when set.
-        sms: SMs of the device.
-    """
-    if config.splits:
-        return config.splits
-    tiles = max(1, triton.cdiv(longest, config.block_n))
-
-    def cost(splits: int) -> float:
-        waves = triton.cdiv(walks * splits, sms * config.ctas_per_sm)
-        return float(waves * triton.cdiv(tiles, splits) * config.block_n + (MERGE_KEYS if splits > 1 else 0))
-
-    return min(range(1, min(tiles, MAX_SPLITS) + 1), key=cost)
+    return tuned_first(TUNED, bucket_of(dtype, width, rows), usual_for(dtype, width, rows, arch), arch)
 
 
 @triton.jit(launch_metadata=attention_decode_launch)
@@ -235,11 +132,6 @@ def attention_decode(
         splits = splits_for(B * Hkv * triton.cdiv(rows, block_rows(config, rows)), S, config, sm_count())
         _launch(q, k, v, kv_lens, out, lse if return_lse else None, config, splits)
     return (out, lse) if return_lse else out
-
-
-def block_rows(config: Config, rows: int) -> int:
-    """Rows of a tile for so many packed rows."""
-    return int(min(config.block_m, max(16, triton.next_power_of_2(rows))))
 
 
 def _launch(

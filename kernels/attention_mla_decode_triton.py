@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from triton.language.extra import cuda
 
-from kernels.attention_decode_triton import Config, block_rows, splits_for
+from kernels.attention_decode_configs import Config, block_rows, splits_for
 from kernels.attention_merge_triton import launch_merge, partials, shared_options
 from kernels.attention_paged_triton import load_slots, page_rows
 from kernels.launch import sm_count, target_arch

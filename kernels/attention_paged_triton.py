@@ -22,7 +22,7 @@ from triton.language.extra import cuda
 
 from kernels import attention_decode_triton as decode
 from kernels.attention import WIDEST_HEAD, padded_width
-from kernels.attention_decode_triton import Config, block_rows, splits_for
+from kernels.attention_decode_configs import Config, block_rows, kind_of, splits_for
 from kernels.attention_merge_triton import launch_merge, partials, shared_options
 from kernels.launch import sm_count, target_arch
 from kernels.launch_work import attention_paged_launch
@@ -67,7 +67,7 @@ def usual_for(dtype: torch.dtype, head_dim: int, rows: int, arch: int) -> tuple[
     width = padded_width(head_dim)
     prefill = arch == 90 and rows >= MANY and dtype != torch.float32
     # One or two warps do not hold page addresses beside the masks of a padded head, or beside the widest.
-    holds = rows >= decode.MANY or head_dim == width < WIDEST_HEAD
+    holds = kind_of(rows) == "many rows" or head_dim == width < WIDEST_HEAD
     steps = decode.configs_for(dtype, width, rows, arch if holds else OLDER)
     fits = tuple(config for config in steps if head_dim == width or config.block_n <= PADDED_KEYS)
     return HOPPER_PREFILL[width] if prefill else fits

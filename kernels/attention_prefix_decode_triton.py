@@ -17,13 +17,15 @@ import triton
 
 from kernels import attention_decode_triton as decode
 from kernels.attention import check_shapes, padded_width
+from kernels.attention_decode_configs import Config as DecodeConfig
+from kernels.attention_decode_configs import block_rows, splits_for
 from kernels.attention_merge_triton import launch_merge, partials
 from kernels.launch import sm_count, target_arch
 from kernels.tuned import Bucket, Table, tuned_first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config(decode.Config):
+class Config(DecodeConfig):
     """Launch parameters of the walk over the prefix, as of attention_decode; without `pdl`, since the merge comes after
     another walk. What follows the prefix takes attention_decode's own."""
 
@@ -59,7 +61,7 @@ def attention_prefix_decode(
     ragged: bool = True,
     return_lse: bool = False,
     config: Config | None = None,
-    own_config: decode.Config | None = None,
+    own_config: DecodeConfig | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Attention of one new token a sequence over a shared prefix and the sequence's own cache by the Triton kernels.
 
@@ -100,8 +102,8 @@ def attention_prefix_decode(
     return (out, lse) if return_lse else out
 
 
-def _splits(rows: int, walks: int, keys: int, config: decode.Config) -> int:
-    return decode.splits_for(walks * triton.cdiv(rows, decode.block_rows(config, rows)), keys, config, sm_count())
+def _splits(rows: int, walks: int, keys: int, config: DecodeConfig) -> int:
+    return splits_for(walks * triton.cdiv(rows, block_rows(config, rows)), keys, config, sm_count())
 
 
 def _check(

@@ -25,7 +25,7 @@ from triton.language.extra import cuda
 
 from kernels import attention_paged_triton as paged
 from kernels.attention import padded_width
-from kernels.attention_decode_triton import Config, block_rows
+from kernels.attention_decode_configs import Config, block_rows
 from kernels.attention_merge_triton import shared_options
 from kernels.attention_paged_triton import walk_pages
 from kernels.attention_ragged import check_mixed, check_varlen

@@ -13,6 +13,7 @@ from kernels import attention_decode as decode_op
 from kernels import attention_decode_triton as decode_kernel
 from kernels import attention_prefill as prefill_op
 from kernels import attention_prefill_triton as prefill_kernel
+from kernels.attention_decode_configs import Config as DecodeConfig
 from kernels.spec import Inputs, Op
 
 FEW = 4096
@@ -53,7 +54,7 @@ def decode(
                 k,
                 v,
                 kv_lens,
-                config=decode_kernel.Config(block_n=block_n, splits=n, lazy=n % 2 == 0),
+                config=DecodeConfig(block_n=block_n, splits=n, lazy=n % 2 == 0),
             )
             for n in splits
         }

@@ -25,6 +25,7 @@ from kernels import kv_append_triton as kv_append
 from kernels import matmul_decode_triton as matmul_decode
 from kernels import matmul_problem
 from kernels import matmul_triton as matmul
+from kernels.attention_decode_configs import Config as DecodeConfig
 
 
 def k05_last_row_of_a_matrix_of_more_than_2_to_the_31() -> str:
@@ -100,7 +101,7 @@ def k06_decode_of_131080_sequences_and_128_heads() -> str:
     k[-1] = torch.arange(128).half().view(128, 1)
     lens = torch.ones(131080, dtype=torch.int32)
     for splits in (1, 2):
-        config = decode.Config(block_n=32, splits=splits)
+        config = DecodeConfig(block_n=32, splits=splits)
         with far_allocations(), only_programs(-1, -2, -3, -4):
             out = alone(decode.attention_decode(q, k, k, lens, config=config))
         if not torch.equal(out[-1, 0, -2:], k[-1, 0, -2:]):
@@ -121,7 +122,7 @@ def attention_of_far(axis: str) -> str:
     lens = torch.tensor([shape[1]], dtype=torch.int32)
     tile = prefill.Config(block_m=16, block_n=32, descriptors="")
     answers = (
-        decode.attention_decode(q, k, v, lens, config=decode.Config(block_n=32)),
+        decode.attention_decode(q, k, v, lens, config=DecodeConfig(block_n=32)),
         prefill.attention_prefill(q, k, v, causal=False, config=tile),
     )
     return next((told for out in answers if (told := equal(alone(out), expected)) != "right"), "right")

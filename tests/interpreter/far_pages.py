@@ -8,10 +8,10 @@ import torch
 from far_memory import ROW, alone, equal, far
 from launches import only_programs
 
-from kernels import attention_decode_triton as decode
 from kernels import attention_mla_decode_triton as mla
 from kernels import attention_paged_triton as paged
 from kernels import attention_ragged_triton as ragged
+from kernels.attention_decode_configs import Config as DecodeConfig
 
 
 def one_far_page(strides: tuple[int, ...], width: int) -> str:
@@ -21,7 +21,7 @@ def one_far_page(strides: tuple[int, ...], width: int) -> str:
         pool[100] = torch.randn(16, 1, width, generator=torch.Generator().manual_seed(1)).half()
     copies = [pool[100:].clone() for pool in pools]
     q, lens = torch.randn(1, 2, 3, width, generator=torch.Generator().manual_seed(2)).half(), torch.tensor([13]).int()
-    for config in (decode.Config(block_n=16, block_m=16), decode.Config(block_n=32, block_m=16)):
+    for config in (DecodeConfig(block_n=16, block_m=16), DecodeConfig(block_n=32, block_m=16)):
         with only_programs(0):
             got, wanted = (
                 paged.attention_paged(q, k, v, torch.tensor([[page]], dtype=torch.int32), lens, config=config)
@@ -79,7 +79,7 @@ def k07_a_page_of_latents_past_2_to_the_31() -> str:
         pool = far((101, 16, 576), strides)
         pool[100] = torch.randn(16, 576, generator=torch.Generator().manual_seed(1)).half()
         for block_n in (16, 32):
-            how: dict[str, Any] = {"softmax_scale": 0.07, "config": decode.Config(block_n=block_n, block_m=16)}
+            how: dict[str, Any] = {"softmax_scale": 0.07, "config": DecodeConfig(block_n=block_n, block_m=16)}
             with only_programs(0):
                 got, wanted = (
                     mla.attention_mla_decode(rows, latents, torch.tensor([[page]]).int(), lens, **how)

@@ -17,7 +17,7 @@ from triton.runtime import interpreter
 
 from bench.check import poisoned
 from kernels import attention_paged_triton as kernel
-from kernels.attention_decode_triton import Config
+from kernels.attention_decode_configs import Config
 from kernels.attention_paged_prefill import OP
 from kernels.spec import Inputs
 

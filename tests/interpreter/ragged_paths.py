@@ -13,7 +13,7 @@ from test_attention import Answers, Array, arrays, by_loops, draw
 
 from bench.check import poisoned
 from kernels import attention_ragged_triton as kernel
-from kernels.attention_decode_triton import Config
+from kernels.attention_decode_configs import Config
 from kernels.attention_ragged import starts
 from kernels.ragged_plan import Lengths
 from kernels.spec import Inputs

@@ -21,7 +21,7 @@ from test_attention import Answers, agree, arrays, by_loops, draw
 
 from bench.check import poisoned
 from kernels import attention_mla_decode_triton as kernel
-from kernels.attention_decode_triton import Config, splits_for
+from kernels.attention_decode_configs import Config, splits_for
 from kernels.attention_mla_decode import OP
 from kernels.launch import INTERPRETED_SMS
 from kernels.spec import Inputs

@@ -20,7 +20,7 @@ from test_attention import agree, arrays, by_loops, draw, numbered, rows
 
 from bench.check import check_case
 from kernels import attention_paged_triton as kernel
-from kernels.attention_decode_triton import Config, splits_for
+from kernels.attention_decode_configs import Config, splits_for
 from kernels.attention_paged_decode import OP
 from kernels.launch import INTERPRETED_SMS
 

@@ -18,8 +18,8 @@ from test_attention import Answers, agree, draw, numbered
 from test_attention_prefix_decode import given_as, truth
 
 from bench.check import poisoned
-from kernels import attention_decode_triton as decode_kernel
 from kernels import attention_prefix_decode_triton as kernel
+from kernels.attention_decode_configs import Config as DecodeConfig
 from kernels.attention_prefix_decode import OP
 from kernels.spec import Inputs
 
@@ -33,7 +33,7 @@ def ask(inputs: Inputs, splits: Sequence[tuple[int, int]] = SPLITS) -> Answers:
     found: Answers = {}
     for first, rest in splits:
         over_prefix = kernel.Config(block_n=32, splits=first, lazy=first % 2 == 0)
-        over_own = decode_kernel.Config(block_n=32, splits=rest, lazy=rest % 2 == 0)
+        over_own = DecodeConfig(block_n=32, splits=rest, lazy=rest % 2 == 0)
         with poisoned():
             answer = kernel.attention_prefix_decode(**inputs, return_lse=True, config=over_prefix, own_config=over_own)
         assert isinstance(answer, tuple)

@@ -19,7 +19,7 @@ from test_attention import agree, draw, numbered
 
 from kernels import attention_mixed, attention_varlen
 from kernels import attention_ragged_triton as kernel
-from kernels.attention_decode_triton import Config
+from kernels.attention_decode_configs import Config
 from kernels.ragged_plan import Lengths
 
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3}

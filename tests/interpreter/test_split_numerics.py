@@ -17,6 +17,8 @@ from kernels import attention_decode as decode_op
 from kernels import attention_decode_triton as kernel
 from kernels import attention_merge_triton as merge
 from kernels import attention_prefill_triton as prefill_kernel
+from kernels.attention_decode_configs import Config as DecodeConfig
+from kernels.attention_decode_configs import splits_for
 from kernels.launch import INTERPRETED_SMS
 
 
@@ -64,10 +66,10 @@ def test_k36_a_merge_of_empty_parts_stays_empty_whatever_their_values_hold() -> 
 def test_k37_the_number_of_splits_that_the_rule_chooses_changes_no_result(first: int) -> None:
     """Every length from 1 to 300, each with the number chosen for it alone, against one split; some twice."""
     q, k, v = (draw(i, 1, size, 1, 64).half() for i, size in enumerate((1, 300, 300)))
-    config = kernel.Config(block_n=64)
+    config = DecodeConfig(block_n=64)
     chosen: dict[int, list[int]] = {}
     for length in range(first, first + 75):
-        chosen.setdefault(kernel.splits_for(1, length, config, INTERPRETED_SMS), []).append(length)
+        chosen.setdefault(splits_for(1, length, config, INTERPRETED_SMS), []).append(length)
     assert first < 151 or max(chosen) > 1
     for splits, lengths in chosen.items():
         qs, ks, vs = (tensor.expand(len(lengths), -1, -1, -1) for tensor in (q, k, v))
@@ -111,7 +113,7 @@ def test_k11_as_many_sequences_as_a_grid_axis_y_holds_and_one_more(B: int) -> No
     lens = torch.ones(B, dtype=torch.int32)
     for splits in (1, 2):
         with only_programs(0, 1, -2, -1) as grids:
-            out = kernel.attention_decode(q, k, v, lens, config=kernel.Config(block_n=32, splits=splits))
+            out = kernel.attention_decode(q, k, v, lens, config=DecodeConfig(block_n=32, splits=splits))
         assert grids == [(splits * B,), (B,)][:splits]
         assert isinstance(out, torch.Tensor) and torch.equal(out[[0, -1]], v[[0, -1]])
 

@@ -1,0 +1,143 @@
+"""Launch parameters of the decode attention kernels: tiles by head width, packed rows and arch, and the split rule.
+
+Leaves the kernel, and what tuning finds, to `kernels.attention_decode_triton`. The paged, prefix and MLA ops share the
+rule, the first two the tables too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+import triton
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Launch parameters.
+
+    Attributes:
+        block_n: keys of a tile.
+        block_m: packed rows of a tile at most; more rows are more programs, which read the same K and V (L2 has them).
+        least_m: rows of a tile at least; what no row fills is zeros.
+        num_warps, num_stages: of the compiler.
+        ctas_per_sm: programs of the first kernel that an SM holds, by its shared memory; the split rule fills them.
+        splits: programs that share a sequence's keys; 0 lets `splits_for` decide.
+        pdl: launch the merge early, to wait inside for the first kernel (programmatic dependent launch).
+        lazy: raise the softmax's maximum only where it must be (`kernels.softmax`).
+    """
+
+    block_n: int
+    block_m: int = 128
+    least_m: int = 16
+    num_warps: int = 4
+    num_stages: int = 3
+    ctas_per_sm: int = 2
+    splits: int = 0
+    pdl: bool = False
+    lazy: bool = False
+
+
+HALF = {
+    64: (Config(block_n=128, num_stages=3, ctas_per_sm=2), Config(block_n=64, num_stages=4, ctas_per_sm=3)),
+    128: (
+        Config(block_n=64, num_stages=3, ctas_per_sm=2),
+        Config(block_n=128, num_stages=2, ctas_per_sm=1),
+        Config(block_n=64, num_stages=3, ctas_per_sm=2, pdl=True),
+    ),
+    256: (Config(block_n=32, num_stages=3, ctas_per_sm=2), Config(block_n=64, num_stages=2, ctas_per_sm=1)),
+}
+HOPPER = {
+    64: (Config(block_n=64, num_warps=1, num_stages=3, ctas_per_sm=4, lazy=True), *HALF[64]),
+    128: (Config(block_n=32, num_warps=1, num_stages=3, ctas_per_sm=4, lazy=True), *HALF[128]),
+    256: (Config(block_n=32, num_warps=2, num_stages=3, ctas_per_sm=3, lazy=True), *HALF[256]),
+}
+"""sm_90: a warp alone needs no barrier to share weights and sums. Width 256 takes two, for its accumulators."""
+FEW, MANY = 16, 64
+"""Packed rows up to which they are few, and from which they are many."""
+MANY_ROWS = {
+    64: (Config(block_n=64, num_warps=8, num_stages=3, ctas_per_sm=2),),
+    128: (Config(block_n=64, num_warps=8, num_stages=3, ctas_per_sm=1),),
+    256: (Config(block_n=32, block_m=64, num_warps=8, num_stages=3, ctas_per_sm=1),),
+}
+"""For many packed rows, whose accumulators 4 warps do not hold."""
+HOPPER_MANY_ROWS = MANY_ROWS | {
+    64: (Config(block_n=64, block_m=64, num_stages=3, ctas_per_sm=3, lazy=True), *MANY_ROWS[64]),
+    128: (Config(block_n=64, block_m=64, num_stages=3, ctas_per_sm=2, lazy=True), *MANY_ROWS[128]),
+}
+"""sm_90: four warps are one wgmma of 64 rows; lazy, they hold its accumulators."""
+BLACKWELL_MANY_ROWS = MANY_ROWS | {
+    64: (Config(block_n=64, block_m=64, num_warps=8, num_stages=3, ctas_per_sm=2),),
+    256: (Config(block_n=32, block_m=32, num_stages=3, ctas_per_sm=2),),
+}
+"""sm_100: larger tiles leave values in local memory there, under Triton 3.9 (width 64) or any (256)."""
+BETWEEN = {
+    64: (Config(block_n=64, num_warps=8, num_stages=3, ctas_per_sm=2),),
+    128: (Config(block_n=32, num_warps=8, num_stages=3, ctas_per_sm=2),),
+    256: (Config(block_n=32, block_m=32, num_warps=8, num_stages=3, ctas_per_sm=1),),
+}
+"""For rows between, as drafts of 4 with 8 query heads a KV head have: they spill from 4 warps or fewer."""
+BLACKWELL_BETWEEN = BETWEEN | {256: BLACKWELL_MANY_ROWS[256]}
+HOPPER_BETWEEN = {
+    64: (replace(HOPPER_MANY_ROWS[64][0], least_m=64), *BETWEEN[64]),
+    128: (replace(HOPPER_MANY_ROWS[128][0], least_m=64), *BETWEEN[128]),
+    256: BETWEEN[256],
+}
+"""sm_90: a wgmma of 64 rows takes fewer instructions than mma of 32, and its idle rows no byte."""
+EXACT = {
+    64: (Config(block_n=16, block_m=16, num_stages=2, ctas_per_sm=4),),
+    128: (Config(block_n=16, block_m=16, num_warps=8, num_stages=3, ctas_per_sm=2),),
+    256: (Config(block_n=16, block_m=16, num_stages=3, ctas_per_sm=2),),
+}
+"""float32: products on the CUDA cores, from registers, which hold no more rows."""
+BLACKWELL_EXACT = EXACT | {64: (replace(EXACT[64][0], num_warps=8, ctas_per_sm=3),)}  # 4 warps spill under Triton 3.6
+Tables = Mapping[str, Mapping[int, tuple[Config, ...]]]
+"""How many packed rows, as `kind_of` says, and padded head width -> configurations, the default first."""
+TABLES: Tables = {"few rows": HALF, "rows between": BETWEEN, "many rows": MANY_ROWS}
+HOPPER_TABLES: Tables = {"few rows": HOPPER, "rows between": HOPPER_BETWEEN, "many rows": HOPPER_MANY_ROWS}
+BLACKWELL_TABLES: Tables = {"few rows": HALF, "rows between": BLACKWELL_BETWEEN, "many rows": BLACKWELL_MANY_ROWS}
+MAX_SPLITS = 64
+MERGE_KEYS = 128
+"""What a second kernel and its partials cost, in keys of one split's walk; only ranks numbers of splits."""
+
+
+def kind_of(rows: int) -> str:
+    """How many packed rows, as tables distinguish it."""
+    return "few rows" if rows <= FEW else "many rows" if rows >= MANY else "rows between"
+
+
+def usual_for(dtype: torch.dtype, width: int, rows: int, arch: int) -> tuple[Config, ...]:
+    """The configurations for a padded head width and a number of packed rows where nothing is tuned."""
+    if dtype == torch.float32:
+        return (BLACKWELL_EXACT if arch >= 100 else EXACT)[width]
+    tables = HOPPER_TABLES if arch == 90 else BLACKWELL_TABLES if arch >= 100 else TABLES
+    return tables[kind_of(rows)][width]
+
+
+def block_rows(config: Config, rows: int) -> int:
+    """Rows of a tile for so many packed rows."""
+    return int(min(config.block_m, max(config.least_m, triton.next_power_of_2(rows))))
+
+
+def splits_for(walks: int, longest: int, config: Config, sms: int) -> int:
+    """Over how many programs the keys of a sequence are shared.
+
+    The number whose slowest SM is done first: whole waves of programs over the slots of the machine, each as long as
+    its share of the keys in whole tiles. Ties go to fewer splits; a merge costs MERGE_KEYS.
+
+    Args:
+        walks: over a sequence's keys: sequences x KV heads of this GPU x tiles of packed rows.
+        longest: keys of the longest sequence.
+        config: tile and residency; its `splits` wins when set.
+        sms: SMs of the device.
+    """
+    if config.splits:
+        return config.splits
+    tiles = max(1, triton.cdiv(longest, config.block_n))
+
+    def cost(splits: int) -> float:
+        waves = triton.cdiv(walks * splits, sms * config.ctas_per_sm)
+        return float(waves * triton.cdiv(tiles, splits) * config.block_n + (MERGE_KEYS if splits > 1 else 0))
+
+    return min(range(1, min(tiles, MAX_SPLITS) + 1), key=cost)
