@@ -88,12 +88,13 @@ def configs(workload: Workload, arch: int) -> tuple[Any, ...]:
     """The Triton kernel's configurations for the inputs of this workload: that of `config_for`, then the likeliest."""
     from kernels import matmul_triton as kernel
     from kernels.launch import sm_count
+    from kernels.matmul_configs import ranked
     from kernels.matmul_problem import problem_of
 
     inputs = make_inputs(workload, "meta", 0)
     problem = problem_of(inputs["a"], inputs["b"], arch, inputs["allow_tf32"])
     first = kernel.config_for(problem, sm_count(arch))
-    return (first, *(c for c in kernel.ranked(problem, sm_count(arch)) if c != first))
+    return (first, *(c for c in ranked(problem, sm_count(arch)) if c != first))
 
 
 def bucket(workload: Workload, arch: int) -> tuple[Any, ...]:

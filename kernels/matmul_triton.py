@@ -15,8 +15,6 @@ Bound: arithmetic for M, N, K of a prefill. float32 is exact (no tensor cores); 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
@@ -24,95 +22,15 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.launch import OPTIONS, descriptor, sm_count, target_arch, use_allocator
 from kernels.launch_work import matmul_launch
+from kernels.matmul_configs import Config, ranked
 from kernels.matmul_problem import Problem, has_ragged_rows, problem_of
 from kernels.pieces import in_pieces, row_piece
 from kernels.tuned import Bucket, Table, dtype_name, size_class, tuned
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
-    """Launch parameters.
-
-    Attributes:
-        block_m, block_n, block_k: tile of C, and depth of a step.
-        group_m: rows of tiles that are walked together.
-        num_warps, num_stages: of the compiler.
-        descriptors: "host", "device" (made by the kernel), or "" for pointers.
-        epilogue_subtiles: pieces that C's tile is stored in; 2 halves the shared memory that the store takes.
-        warp_specialize: ask for producer and consumer warps; engages with 4 warps and device-made descriptors.
-    """
-
-    block_m: int
-    block_n: int
-    block_k: int
-    group_m: int = 8
-    num_warps: int = 8
-    num_stages: int = 4
-    descriptors: str = "host"
-    epilogue_subtiles: int = 1
-    warp_specialize: bool = False
-
-
-HALVES = tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 7)
-"""Whether Triton can specialise the warps of a kernel that stores its tile in halves; before 3.7 it fails."""
-SPECIALISED = tuple(
-    Config(
-        block_m=128, block_n=256, block_k=depth, num_warps=4, num_stages=stages, descriptors="device",
-        epilogue_subtiles=1 + HALVES, warp_specialize=True,
-    )
-    for depth, stages in (((128, 2), (64, 4)) if HALVES else ((64, 3),))
-)  # fmt: skip
-HOPPER = (
-    Config(block_m=128, block_n=256, block_k=128, num_stages=2, epilogue_subtiles=2, descriptors="device"),
-    Config(block_m=128, block_n=256, block_k=64, num_stages=4, epilogue_subtiles=2, descriptors="device"),
-    *SPECIALISED,
-    Config(block_m=128, block_n=256, block_k=64, num_stages=4, epilogue_subtiles=2),
-    Config(block_m=256, block_n=128, block_k=64, num_stages=3),
-    Config(block_m=128, block_n=128, block_k=128, num_warps=4, num_stages=3),
-    Config(block_m=128, block_n=128, block_k=64, num_warps=4, num_stages=3, descriptors="device", warp_specialize=True),
-    Config(block_m=128, block_n=128, block_k=64, num_warps=4, num_stages=4),
-    Config(block_m=64, block_n=128, block_k=128, num_warps=4, num_stages=4),
-    Config(block_m=64, block_n=128, block_k=64, num_warps=4, num_stages=5),
-)
-RAGGED = (
-    HOPPER[0],
-    Config(block_m=128, block_n=128, block_k=128, num_warps=4, num_stages=3, epilogue_subtiles=2),
-    Config(block_m=64, block_n=128, block_k=128, num_warps=4, num_stages=4, epilogue_subtiles=2),
-)
-"""Where C is stored by pointers, whose addresses take registers: pieces of a tile that leave room for them."""
-POINTERS = (
-    Config(block_m=128, block_n=128, block_k=32, num_warps=8, num_stages=4, descriptors=""),
-    Config(block_m=64, block_n=64, block_k=32, num_warps=4, num_stages=4, descriptors=""),
-)
-OLDER_RAGGED = (
-    Config(block_m=128, block_n=64, block_k=32, num_warps=8, num_stages=4, descriptors=""),
-    POINTERS[1],
-)
-"""sm_80, N and K ragged: more addresses a thread, which the accumulators of a wider tile leave no registers for."""
-TF32 = (
-    Config(block_m=128, block_n=128, block_k=32, num_warps=8, num_stages=4),
-    Config(block_m=64, block_n=128, block_k=32, num_warps=4, num_stages=4),
-)
-TF32_POINTERS = (Config(block_m=64, block_n=128, block_k=32, num_warps=8, num_stages=3, descriptors=""),)
-EXACT = (Config(block_m=64, block_n=64, block_k=32, num_warps=8, num_stages=2, descriptors=""),)
-EXACT_RAGGED = (Config(block_m=64, block_n=64, block_k=16, num_warps=8, num_stages=2, descriptors=""),)
 TUNED: Table[Config] = {}
 """What `bench tune` found: (device, Triton's version) -> bucket, as `bucket_of` gives it -> configuration."""
 LEAST_CLASS, MOST_CLASS = 64, 8192
 """Sizes from half of the first up to it, and all over the last, are tuned together."""
-TILE_SPEED = {(128, 256): 1.0, (256, 128): 1.0, (128, 128): 0.85, (64, 128): 0.65, (128, 64): 0.65, (64, 64): 0.45}
-"""Rate of a tile relative to the largest, from the share of a step that feeds the tensor cores; only ranks tiles."""
-
-
-def configs_for(problem: Problem) -> tuple[Config, ...]:
-    """The configurations that this kind of problem may use, whatever its sizes."""
-    if problem.dtype == torch.float32:
-        if not problem.allow_tf32:
-            return EXACT_RAGGED if "K" in problem.ragged else EXACT
-        return TF32_POINTERS if problem.refused else TF32
-    if problem.refused:
-        return OLDER_RAGGED if problem.arch < 90 and problem.ragged == "NK" else POINTERS
-    return RAGGED if "N" in problem.ragged else HOPPER
 
 
 def bucket_of(problem: Problem) -> Bucket:
@@ -126,20 +44,6 @@ def config_for(problem: Problem, sms: int) -> Config:
     """The tuned configuration for a problem, or else the best by the rule of `ranked` that specialises no warps."""
     usual = (c for c in ranked(problem, sms) if not c.warp_specialize)
     return tuned(TUNED, bucket_of(problem), problem.arch) or next(usual)
-
-
-def ranked(problem: Problem, sms: int) -> tuple[Config, ...]:
-    """The configurations by when they finish: whole waves of tiles, each as long as its area over its speed.
-
-    Ties go to the earlier entry, so the first of a list is the default for large problems.
-    """
-
-    def cost(config: Config) -> float:
-        tiles = triton.cdiv(problem.M, config.block_m) * triton.cdiv(problem.N, config.block_n)
-        area = config.block_m * config.block_n
-        return float(triton.cdiv(tiles, sms) * area / TILE_SPEED[config.block_m, config.block_n])
-
-    return tuple(sorted(configs_for(problem), key=cost))
 
 
 @triton.jit
