@@ -11,6 +11,7 @@ import torch
 import triton
 
 from kernels.matmul_problem import Problem
+from kernels.scaled_products import BLOCKS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,8 @@ class Config:
         descriptors: "host", "device" (made by the kernel), or "" for pointers.
         epilogue_subtiles: pieces that C's tile is stored in; 2 halves the shared memory that the store takes.
         warp_specialize: ask for producer and consumer warps; engages with 4 warps and device-made descriptors.
+        fast_accumulation: leave the sum of float8_e4m3fn products to the tensor core (about 14 bits on sm_90) instead
+            of adding each step of K in float32 registers; has no say over scales of blocks.
     """
 
     block_m: int
@@ -35,6 +38,7 @@ class Config:
     descriptors: str = "host"
     epilogue_subtiles: int = 1
     warp_specialize: bool = False
+    fast_accumulation: bool = False
 
 
 HALVES = tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 7)
@@ -80,12 +84,26 @@ TF32 = (
 TF32_POINTERS = (Config(block_m=64, block_n=128, block_k=32, num_warps=8, num_stages=3, descriptors=""),)
 EXACT = (Config(block_m=64, block_n=64, block_k=32, num_warps=8, num_stages=2, descriptors=""),)
 EXACT_RAGGED = (Config(block_m=64, block_n=64, block_k=16, num_warps=8, num_stages=2, descriptors=""),)
+FP8 = (
+    Config(block_m=128, block_n=128, block_k=128, num_stages=4),
+    Config(block_m=64, block_n=128, block_k=128, num_warps=4, num_stages=4),
+    Config(block_m=128, block_n=256, block_k=128, num_stages=4, epilogue_subtiles=2, fast_accumulation=True),
+    Config(block_m=128, block_n=128, block_k=128, num_stages=4, fast_accumulation=True),
+)
+"""float8_e4m3fn with descriptors; those that add in registers hold two tiles of float32 there."""
+FP8_BLOCKS = FP8[:2]
+FP8_POINTERS = (
+    Config(block_m=128, block_n=64, block_k=128, num_warps=8, num_stages=3, descriptors=""),
+    Config(block_m=64, block_n=64, block_k=128, num_warps=4, num_stages=3, descriptors=""),
+)
 TILE_SPEED = {(128, 256): 1.0, (256, 128): 1.0, (128, 128): 0.85, (64, 128): 0.65, (128, 64): 0.65, (64, 64): 0.45}
 """Rate of a tile relative to the largest, from the share of a step that feeds the tensor cores; only ranks tiles."""
 
 
 def configs_for(problem: Problem) -> tuple[Config, ...]:
     """The configurations that this kind of problem may use, whatever its sizes."""
+    if problem.scaling:
+        return FP8_POINTERS if problem.refused else FP8_BLOCKS if problem.scaling == BLOCKS else FP8
     if problem.dtype == torch.float32:
         if not problem.allow_tf32:
             return EXACT_RAGGED if "K" in problem.ragged else EXACT

@@ -11,6 +11,7 @@ import torch
 import triton
 
 from kernels.pieces import MOST_BYTES
+from kernels.scaled_products import BLOCKS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,7 @@ class Config:
         ctas_per_sm: programs that an SM holds; the split rule fills them.
         splits: programs that share K; 0 lets `splits_for` decide.
         pdl: launch the reduction early, to wait inside for the first kernel (programmatic dependent launch).
+        fast_accumulation: as of `kernels.matmul_configs.Config`.
     """
 
     form: str
@@ -34,6 +36,7 @@ class Config:
     ctas_per_sm: int = 2
     splits: int = 0
     pdl: bool = False
+    fast_accumulation: bool = False
 
 
 ONE_ROW = (
@@ -70,6 +73,11 @@ BLACKWELL = (
 """sm_100: what keeps its registers there for every number of rows."""
 FLOAT32 = (Config(form="tile", block_n=32, block_k=32, num_warps=8, num_stages=4, ctas_per_sm=2),)
 FLOAT32_ONE_ROW = (Config(form="gemv", block_n=8, block_k=512, num_stages=2, ctas_per_sm=4), *FLOAT32)
+FP8_BLOCKS = (
+    Config(form="swap", block_n=128, block_k=128, num_stages=5, ctas_per_sm=2),
+    Config(form="swap", block_n=64, block_k=128, num_stages=5, ctas_per_sm=2),
+)
+FP8 = (*FP8_BLOCKS, replace(FP8_BLOCKS[0], fast_accumulation=True))
 FEW, MOST_ROWS, MAX_SPLITS = 16, 64, 16
 REDUCE_STEPS = 2
 """What a second kernel and its partials cost, in steps of one split's walk; only ranks numbers of splits."""
@@ -85,8 +93,10 @@ def row_class(M: int) -> int:
     return 1 if M == 1 else FEW if M <= FEW else MOST_ROWS
 
 
-def by_rule(M: int, K: int, dtype: torch.dtype, arch: int) -> tuple[Config, ...]:
+def by_rule(M: int, K: int, dtype: torch.dtype, arch: int, scaling: int = 0) -> tuple[Config, ...]:
     """The configurations for a number and a length of rows, the likeliest first."""
+    if scaling:
+        return FP8_BLOCKS if scaling == BLOCKS else FP8
     if dtype == torch.float32:
         return FLOAT32_ONE_ROW if M == 1 else FLOAT32
     if is_ragged(K, dtype):

@@ -22,6 +22,8 @@ from kernels.launch import OPTIONS, sm_count, target_arch
 from kernels.launch_work import matmul_decode_launch, merge_launch
 from kernels.matmul_decode_configs import MOST_ROWS, Config, by_rule, is_ragged, row_class, splits_for
 from kernels.pieces import in_pieces, row_piece
+from kernels.quantisation import check_arch
+from kernels.scaled_products import BLOCKS, block_scales, scale_strides, scaled, scaling_of
 from kernels.tuned import Bucket, Table, dtype_name, tuned_first
 
 TUNED: Table[Config] = {}
@@ -29,14 +31,17 @@ TUNED: Table[Config] = {}
 REDUCE_BLOCK = 1024
 
 
-def bucket_of(M: int, K: int, dtype: torch.dtype, allow_tf32: bool) -> Bucket:
-    """What the choice of a configuration depends on: dtype; one row, up to 16 or up to 64; and narrow loads."""
-    return (dtype_name(dtype, allow_tf32), row_class(M), *(("ragged",) if is_ragged(K, dtype) else ()))
+def bucket_of(M: int, K: int, dtype: torch.dtype, allow_tf32: bool, scaling: int = 0) -> Bucket:
+    """What the choice of a configuration depends on: dtype and scales; one row, up to 16 or up to 64; narrow loads."""
+    kind = ("", " scaled by row", " scaled by block")[scaling]
+    return (dtype_name(dtype, allow_tf32) + kind, row_class(M), *(("ragged",) if is_ragged(K, dtype) else ()))
 
 
-def configs_for(M: int, K: int, dtype: torch.dtype, arch: int, allow_tf32: bool = False) -> tuple[Config, ...]:
+def configs_for(
+    M: int, K: int, dtype: torch.dtype, arch: int, allow_tf32: bool = False, scaling: int = 0
+) -> tuple[Config, ...]:
     """The configurations for a number and a length of rows, the default first."""
-    return tuned_first(TUNED, bucket_of(M, K, dtype, allow_tf32), by_rule(M, K, dtype, arch), arch)
+    return tuned_first(TUNED, bucket_of(M, K, dtype, allow_tf32, scaling), by_rule(M, K, dtype, arch, scaling), arch)
 
 
 @triton.jit
@@ -60,6 +65,7 @@ def _store(
 @triton.jit(launch_metadata=matmul_decode_launch)
 def _matmul_decode_kernel(
     x, w, y, partial, M, N, K, splits, stride_xm, stride_xk, stride_wn, stride_wk, stride_ym, stride_yn,
+    x_scale, w_scale, stride_sxm, stride_sxk, stride_swn, stride_swk, SCALING: tl.constexpr, PROMOTE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SWAP: tl.constexpr, SPLIT: tl.constexpr,
     EVEN_K: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
@@ -88,10 +94,23 @@ def _matmul_decode_kernel(
             left = (k + ks < K)[None, :]
             x_tile = tl.load(x_rows + depth * stride_xk, mask=x_inside & left, other=0.0)
             w_tile = tl.load(w_rows + depth * stride_wk, mask=w_inside & left, other=0.0)
-        if SWAP:
+        if PROMOTE:
+            product = tl.dot(w_tile, x_tile.T) if SWAP else tl.dot(x_tile, w_tile.T)
+            if SCALING == 2:
+                of_rows = block_scales(
+                    x_scale, w_scale, rows, (program // splits) * BLOCK_N, k, M,
+                    stride_sxm, stride_sxk, stride_swn, stride_swk)
+                product *= of_rows[None, :] if SWAP else of_rows[:, None]
+            acc += product
+        elif SWAP:
             acc = tl.dot(w_tile, x_tile.T, acc, input_precision=PRECISION)
         else:
             acc = tl.dot(x_tile, w_tile.T, acc, input_precision=PRECISION)
+    if SCALING == 1:
+        if SWAP:
+            acc = scaled(acc, w_scale, x_scale, columns, rows, N, M, stride_swn, stride_sxm)
+        else:
+            acc = scaled(acc, x_scale, w_scale, rows, columns, M, N, stride_sxm, stride_swn)
     if PDL:
         cuda.gdc_launch_dependents()
     _store(acc, y, partial, rows, columns, split, M, N, stride_ym, stride_yn, SWAP, SPLIT)
@@ -149,36 +168,52 @@ def _reduce_kernel(partial, y, size, splits, BLOCK: tl.constexpr, PDL: tl.conste
 
 
 def matmul_decode(
-    x: torch.Tensor, w: torch.Tensor, *, allow_tf32: bool = False, config: Config | None = None
+    x: torch.Tensor,
+    w: torch.Tensor,
+    *,
+    x_scale: torch.Tensor | None = None,
+    w_scale: torch.Tensor | None = None,
+    allow_tf32: bool = False,
+    config: Config | None = None,
 ) -> torch.Tensor:
     """Y = X @ W^T for few rows by the Triton kernels.
 
     Args:
-        x: [M, K] bfloat16, float16 or float32, M up to 64, any strides.
+        x: [M, K] bfloat16, float16, float32 or float8_e4m3fn, M up to 64, any strides.
         w: [N, K] of the same dtype, any strides.
+        x_scale: float32, for float8_e4m3fn alone: [1, 1], [M, 1], or [M, K / 128] beside w_scale [N / 128, K / 128].
+        w_scale: float32 [1, 1], [N, 1] or of blocks.
         allow_tf32: multiply float32 in TF32.
         config: launch parameters; the first of `configs_for` when None.
 
     Returns:
-        [M, N] of the same dtype, contiguous.
+        [M, N] of the same dtype, contiguous; bfloat16 of float8_e4m3fn.
 
     Raises:
-        ValueError: shapes or dtypes that do not fit together, more than 64 rows, or gemv for several.
+        ValueError: shapes or dtypes that do not fit together, more than 64 rows, or gemv for several
+            or for float8_e4m3fn.
+        UnsupportedError: float8_e4m3fn on a GPU before sm_89.
     """
     if x.ndim != 2 or w.ndim != 2 or x.shape[1] != w.shape[1] or x.dtype != w.dtype or x.shape[0] > MOST_ROWS:
         told = " and ".join(f"{list(given.shape)} {given.dtype}" for given in (x, w))
         raise ValueError(f"wanted x [M, K], M up to {MOST_ROWS}, and w [N, K] of one dtype, got {told}")
     (M, K), N = x.shape, w.shape[0]
-    config = config or configs_for(M, K, x.dtype, target_arch(), allow_tf32)[0]
-    if config.form == "gemv" and M != 1:
-        raise ValueError(f"{config} is for one row, got M={M}")
-    y = torch.empty((M, N), dtype=x.dtype, device=x.device)
+    check_arch(x.dtype, target_arch())
+    scaling = scaling_of(x, x_scale, w, w_scale)
+    config = config or configs_for(M, K, x.dtype, target_arch(), allow_tf32, scaling)[0]
+    if config.form == "gemv" and (M != 1 or scaling):
+        raise ValueError(f"{config} is for one row without scales, got M={M} of {x.dtype}")
+    y = torch.empty((M, N), dtype=torch.bfloat16 if scaling else x.dtype, device=x.device)
     if M * N:
-        _launch(x, w, y, allow_tf32, config, splits_for(N, K, config, sm_count()))
+        scales = (x_scale, w_scale, *scale_strides(x_scale), *scale_strides(w_scale))
+        _launch(x, w, y, scales, scaling, allow_tf32, config, splits_for(N, K, config, sm_count()))
     return y
 
 
-def _launch(x: torch.Tensor, w: torch.Tensor, y: torch.Tensor, allow_tf32: bool, config: Config, splits: int) -> None:
+def _launch(
+    x: torch.Tensor, w: torch.Tensor, y: torch.Tensor, scales: tuple[object, ...], scaling: int, allow_tf32: bool,
+    config: Config, splits: int,
+) -> None:  # fmt: skip
     (M, K), N = x.shape, w.shape[0]
     partial = torch.empty((splits, M, N) if splits > 1 else (0,), dtype=torch.float32, device=x.device)
     options = OPTIONS | ({"launch_pdl": True} if (pdl := config.pdl and splits > 1) else {})
@@ -192,7 +227,8 @@ def _launch(x: torch.Tensor, w: torch.Tensor, y: torch.Tensor, allow_tf32: bool,
         _gemv_kernel[grid](x, w, y, partial, N, K, splits, x.stride(1), *w.stride(), y.stride(1), **shared)
     else:
         _matmul_decode_kernel[grid](
-            x, w, y, partial, M, N, K, splits, *x.stride(), *w.stride(), *y.stride(),
+            x, w, y, partial, M, N, K, splits, *x.stride(), *w.stride(), *y.stride(), *scales, SCALING=scaling,
+            PROMOTE=scaling == BLOCKS or (scaling > 0 and not config.fast_accumulation),
             BLOCK_M=max(16, triton.next_power_of_2(M)), SWAP=config.form == "swap",
             PRECISION="tf32" if allow_tf32 else "ieee", **shared,
         )  # fmt: skip

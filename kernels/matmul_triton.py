@@ -25,6 +25,8 @@ from kernels.launch_work import matmul_launch
 from kernels.matmul_configs import Config, ranked
 from kernels.matmul_problem import Problem, has_ragged_rows, problem_of
 from kernels.pieces import in_pieces, row_piece
+from kernels.quantisation import check_arch
+from kernels.scaled_products import BLOCKS, block_scales, scale_strides, scaled, scaling_of
 from kernels.tuned import Bucket, Table, dtype_name, size_class, tuned
 
 TUNED: Table[Config] = {}
@@ -34,10 +36,11 @@ LEAST_CLASS, MOST_CLASS = 64, 8192
 
 
 def bucket_of(problem: Problem) -> Bucket:
-    """Dtype, path, and the classes of M and N, which make the waves."""
+    """Dtype and kind of scales, path, and the classes of M and N, which make the waves."""
     classes = (size_class(size, LEAST_CLASS, MOST_CLASS) for size in (problem.M, problem.N))
     path = ("pointers" if problem.refused else "descriptors") + (f", ragged {problem.ragged}" if problem.ragged else "")
-    return (dtype_name(problem.dtype, problem.allow_tf32), path, *classes)
+    kind = ("", " scaled by row", " scaled by block")[problem.scaling]
+    return (dtype_name(problem.dtype, problem.allow_tf32) + kind, path, *classes)
 
 
 def config_for(problem: Problem, sms: int) -> Config:
@@ -71,6 +74,7 @@ def _store(c, piece, m, n, M, N, stride_cm, BOXES: tl.constexpr):
 @triton.jit(launch_metadata=matmul_launch)
 def _matmul_kernel(
     a, b, c, M, N, K, stride_am, stride_bn, stride_cm,
+    a_scale, b_scale, stride_sam, stride_sak, stride_sbn, stride_sbk, SCALING: tl.constexpr, PROMOTE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     PROGRAMS: tl.constexpr, ON_HOST: tl.constexpr, C_BOXES: tl.constexpr, SUBTILES: tl.constexpr,
     PRECISION: tl.constexpr, WARP_SPECIALIZE: tl.constexpr,
@@ -94,7 +98,19 @@ def _matmul_kernel(
         for step in range(k_steps):
             x = a_blocks.load([m, step * BLOCK_K])
             w = b_blocks.load([n, step * BLOCK_K])
-            acc = tl.dot(x, w.T, acc, input_precision=PRECISION)
+            if PROMOTE:
+                product = tl.dot(x, w.T, input_precision=PRECISION)
+                if SCALING == 2:
+                    product *= block_scales(
+                        a_scale, b_scale, m + tl.arange(0, BLOCK_M), n, step * BLOCK_K, M,
+                        stride_sam, stride_sak, stride_sbn, stride_sbk)[:, None]
+                acc += product
+            else:
+                acc = tl.dot(x, w.T, acc, input_precision=PRECISION)
+        if SCALING == 1:
+            acc = scaled(
+                acc, a_scale, b_scale, m + tl.arange(0, BLOCK_M), n + tl.arange(0, BLOCK_N), M, N,
+                stride_sam, stride_sbn)
         if SUBTILES == 2:
             halves = tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1))
             left, right = tl.split(halves)
@@ -107,6 +123,7 @@ def _matmul_kernel(
 @triton.jit(launch_metadata=matmul_launch)
 def _matmul_pointers_kernel(
     a, b, c, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn,
+    a_scale, b_scale, stride_sam, stride_sak, stride_sbn, stride_sbk, SCALING: tl.constexpr, PROMOTE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     PROGRAMS: tl.constexpr, PRECISION: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
@@ -128,55 +145,80 @@ def _matmul_pointers_kernel(
             depth = (k + ks).to(tl.int64)
             x = tl.load(a_rows + depth[None, :] * stride_ak, mask=(ms < M)[:, None] & inside[None, :], other=0.0)
             w = tl.load(b_columns + depth[:, None] * stride_bk, mask=inside[:, None] & (ns < N)[None, :], other=0.0)
-            acc = tl.dot(x, w, acc, input_precision=PRECISION)
+            if PROMOTE:
+                product = tl.dot(x, w, input_precision=PRECISION)
+                if SCALING == 2:
+                    product *= block_scales(
+                        a_scale, b_scale, ms, column * BLOCK_N, k, M,
+                        stride_sam, stride_sak, stride_sbn, stride_sbk)[:, None]
+                acc += product
+            else:
+                acc = tl.dot(x, w, acc, input_precision=PRECISION)
+        if SCALING == 1:
+            acc = scaled(acc, a_scale, b_scale, ms, ns, M, N, stride_sam, stride_sbn)
         out = c + ms.to(tl.int64)[:, None] * stride_cm + ns.to(tl.int64)[None, :] * stride_cn
         tl.store(out, acc.to(c.dtype.element_ty), mask=(ms < M)[:, None] & (ns < N)[None, :])
 
 
-def matmul(a: torch.Tensor, b: torch.Tensor, *, allow_tf32: bool = False, config: Config | None = None) -> torch.Tensor:
+def matmul(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    a_scale: torch.Tensor | None = None,
+    b_scale: torch.Tensor | None = None,
+    allow_tf32: bool = False,
+    config: Config | None = None,
+) -> torch.Tensor:
     """C = A @ B by the Triton kernel.
 
     Args:
-        a: [M, K] bfloat16, float16 or float32, any strides.
+        a: [M, K] bfloat16, float16, float32 or float8_e4m3fn, any strides.
         b: [K, N] of the same dtype, any strides; K-major (a linear layer's weight transposed) takes descriptors.
+        a_scale: float32, for float8_e4m3fn alone: [1, 1], [M, 1], or [M, K / 128] beside b_scale [K / 128, N / 128].
+        b_scale: float32 [1, 1], [1, N] or of blocks.
         allow_tf32: multiply float32 in TF32.
         config: launch parameters; chosen by `config_for` when None.
 
     Returns:
-        [M, N] of the same dtype, contiguous.
+        [M, N] of the same dtype, contiguous; bfloat16 of float8_e4m3fn.
 
     Raises:
         ValueError: shapes or dtypes that do not fit together.
+        UnsupportedError: float8_e4m3fn on a GPU before sm_89.
     """
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0] or a.dtype != b.dtype:
         told = " and ".join(f"{list(given.shape)} {given.dtype}" for given in (a, b))
         raise ValueError(f"wanted a [M, K] and b [K, N] of one dtype, got {told}")
-    (M, K), N, sms = a.shape, b.shape[1], sm_count()
-    problem = problem_of(a, b, target_arch(), allow_tf32)
+    check_arch(a.dtype, target_arch())
+    (M, K), N, sms, w_scale = a.shape, b.shape[1], sm_count(), None if b_scale is None else b_scale.t()
+    problem = problem_of(a, b, target_arch(), allow_tf32, scaling_of(a, a_scale, b.t(), w_scale))
     config = config or config_for(problem, sms)
     if problem.refused and config.descriptors:
         raise ValueError(f"{config} needs descriptors, refused by {problem.refused}")
-    c = torch.empty((M, N), dtype=a.dtype, device=a.device)
+    c = torch.empty((M, N), dtype=problem.out_dtype, device=a.device)
     programs = min(sms, triton.cdiv(M, config.block_m) * triton.cdiv(N, config.block_n))
     if programs == 0:
         return c
+    scales = (a_scale, w_scale, *scale_strides(a_scale), *scale_strides(w_scale))
     shared = {
         "BLOCK_M": config.block_m, "BLOCK_N": config.block_n, "BLOCK_K": config.block_k, "GROUP_M": config.group_m,
-        "PROGRAMS": programs, "PRECISION": "tf32" if allow_tf32 else "ieee",
+        "PROGRAMS": programs, "PRECISION": "tf32" if allow_tf32 else "ieee", "SCALING": problem.scaling,
+        "PROMOTE": problem.scaling == BLOCKS or (problem.scaling > 0 and not config.fast_accumulation),
         "num_warps": config.num_warps, "num_stages": config.num_stages, **OPTIONS,
     }  # fmt: skip
     if not config.descriptors:
         _matmul_pointers_kernel[(programs,)](
-            a, b, c, M, N, K, *a.stride(), *b.stride(), *c.stride(), PIECE=row_piece(a, b.t()), **shared
+            a, b, c, M, N, K, *a.stride(), *b.stride(), *c.stride(), *scales, PIECE=row_piece(a, b.t()), **shared
         )
         return c
-    _launch_with_descriptors(a, b.t(), c, config, programs, shared)
+    _launch_with_descriptors(a, b.t(), c, scales, config, programs, shared)
     return c
 
 
 def _launch_with_descriptors(
-    a: torch.Tensor, w: torch.Tensor, c: torch.Tensor, config: Config, programs: int, shared: dict[str, object]
-) -> None:
+    a: torch.Tensor, w: torch.Tensor, c: torch.Tensor, scales: tuple[object, ...], config: Config, programs: int,
+    shared: dict[str, object],
+) -> None:  # fmt: skip
     (m, n, k), width = (config.block_m, config.block_n, config.block_k), config.block_n // config.epilogue_subtiles
     blocks = ((m, k), (n, k), (m, width))
     on_host, boxes = config.descriptors == "host", not has_ragged_rows(c.shape[1], c.dtype)
@@ -186,7 +228,7 @@ def _launch_with_descriptors(
     else:
         use_allocator(a.device)
     _matmul_kernel[(programs,)](
-        *operands, *c.shape, a.shape[1], a.stride(0), w.stride(0), c.stride(0),
+        *operands, *c.shape, a.shape[1], a.stride(0), w.stride(0), c.stride(0), *scales,
         ON_HOST=on_host, C_BOXES=boxes, SUBTILES=config.epilogue_subtiles,
         WARP_SPECIALIZE=config.warp_specialize, **shared,
     )  # fmt: skip
