@@ -23,6 +23,8 @@ from bench.cubin import listing
 from bench.launched import ENGAGED
 from bench.op_file import load_ops
 from bench.ttgir import deepest_buffer, loops_of
+from kernels.matmul_fp8 import E4M3, with_scales
+from kernels.quantisation import least_arch
 from kernels.registry import OPS, op_named
 from kernels.spec import Op, Workload
 
@@ -73,6 +75,8 @@ SIZES: Mapping[str, tuple[Mapping[str, int], ...]] = {
     "kv_append": tuple({"batch": 64, "kv_len": 8192, "head_dim": head_dim} for head_dim in (80, 128)),
 }
 """Op -> sizes of one workload a bucket. An op that is not here is compiled for its check workloads."""
+SCALED: Mapping[str, tuple[str, ...]] = {"matmul": ("block128",), "matmul_decode": ("block128",)}
+"""Op -> granularities of scales in float8_e4m3fn that choose other code than those per token."""
 Outcome = list[tuple[CompileRecord, str]]
 """Of a case: the record and the listing of each kernel that it launches."""
 HINT = re.compile(r"(?:evictionPolicy|cacheModifier|eviction_policy|cache_modifier) = (?!none|evict_normal)(\w+)")
@@ -98,13 +102,15 @@ def buckets(op: Op) -> list[Workload]:
     if op.name not in SIZES:
         return merged(op.check_workloads)
     defaults = {axis: size for axis, size in op.axes.items() if size is not None}
-    return [
+    plain = [
         workload
         for dtype in op.dtypes
         for sizes in SIZES[op.name]
         for workload in (op.describe_axes(defaults | dict(sizes), dtype, ("of a shape bucket",)),)
         if not op.unsupported(workload, PROVIDER)
     ]
+    scaled = [with_scales(w, scale) for scale in SCALED.get(op.name, ()) for w in plain if w.dtype == E4M3]
+    return plain + scaled
 
 
 def jobs(ops: Sequence[Op], archs: Sequence[int], op_files: Sequence[Path] = ()) -> list[Job]:
@@ -122,6 +128,7 @@ def jobs(ops: Sequence[Op], archs: Sequence[int], op_files: Sequence[Path] = ())
         for op in ops
         if PROVIDER in op.providers
         for workload in buckets(op)
+        if arch >= least_arch(workload)
         for place, config in enumerate(op.configs(workload, arch) or (None,))
     ]
 

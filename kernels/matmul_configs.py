@@ -92,10 +92,13 @@ FP8 = (
 )
 """float8_e4m3fn with descriptors; those that add in registers hold two tiles of float32 there."""
 FP8_BLOCKS = FP8[:2]
+"""Scales of blocks are multiplied step by step; a ragged C is stored by pointers, whose addresses take registers."""
 FP8_POINTERS = (
     Config(block_m=128, block_n=64, block_k=128, num_warps=8, num_stages=3, descriptors=""),
     Config(block_m=64, block_n=64, block_k=128, num_warps=4, num_stages=3, descriptors=""),
 )
+FP8_RAGGED = (Config(block_m=64, block_n=64, block_k=64, num_warps=8, num_stages=3, descriptors=""),)
+"""Rows of no whole 16 bytes: an address for every one or two values."""
 TILE_SPEED = {(128, 256): 1.0, (256, 128): 1.0, (128, 128): 0.85, (64, 128): 0.65, (128, 64): 0.65, (64, 64): 0.45}
 """Rate of a tile relative to the largest, from the share of a step that feeds the tensor cores; only ranks tiles."""
 
@@ -103,7 +106,9 @@ TILE_SPEED = {(128, 256): 1.0, (256, 128): 1.0, (128, 128): 0.85, (64, 128): 0.6
 def configs_for(problem: Problem) -> tuple[Config, ...]:
     """The configurations that this kind of problem may use, whatever its sizes."""
     if problem.scaling:
-        return FP8_POINTERS if problem.refused else FP8_BLOCKS if problem.scaling == BLOCKS else FP8
+        pointers = FP8_RAGGED if "K" in problem.ragged else FP8_POINTERS
+        wide = FP8_BLOCKS if problem.scaling == BLOCKS or "N" in problem.ragged else FP8
+        return pointers if problem.refused else wide
     if problem.dtype == torch.float32:
         if not problem.allow_tf32:
             return EXACT_RAGGED if "K" in problem.ragged else EXACT

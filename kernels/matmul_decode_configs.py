@@ -73,11 +73,17 @@ BLACKWELL = (
 """sm_100: what keeps its registers there for every number of rows."""
 FLOAT32 = (Config(form="tile", block_n=32, block_k=32, num_warps=8, num_stages=4, ctas_per_sm=2),)
 FLOAT32_ONE_ROW = (Config(form="gemv", block_n=8, block_k=512, num_stages=2, ctas_per_sm=4), *FLOAT32)
-FP8_BLOCKS = (
+FP8_FEW = (
     Config(form="swap", block_n=128, block_k=128, num_stages=5, ctas_per_sm=2),
-    Config(form="swap", block_n=64, block_k=128, num_stages=5, ctas_per_sm=2),
+    Config(form="swap", block_n=64, block_k=128, num_stages=5, ctas_per_sm=4),
 )
-FP8 = (*FP8_BLOCKS, replace(FP8_BLOCKS[0], fast_accumulation=True))
+FP8_MANY = (
+    Config(form="tile", block_n=128, block_k=128, num_stages=4, ctas_per_sm=2),
+    Config(form="swap", block_n=64, block_k=128, num_stages=4, ctas_per_sm=3),
+)
+"""float8_e4m3fn on sm_90: both operands straight from shared memory, by wgmma of 16 to 128 columns."""
+FP8 = (Config(form="swap", block_n=64, block_k=128, num_stages=4, ctas_per_sm=2),)
+"""On other archs, and where rows are no whole pieces of 16 bytes."""
 FEW, MOST_ROWS, MAX_SPLITS = 16, 64, 16
 REDUCE_STEPS = 2
 """What a second kernel and its partials cost, in steps of one split's walk; only ranks numbers of splits."""
@@ -96,7 +102,9 @@ def row_class(M: int) -> int:
 def by_rule(M: int, K: int, dtype: torch.dtype, arch: int, scaling: int = 0) -> tuple[Config, ...]:
     """The configurations for a number and a length of rows, the likeliest first."""
     if scaling:
-        return FP8_BLOCKS if scaling == BLOCKS else FP8
+        narrow = is_ragged(K, dtype) or not 90 <= arch < 100
+        usual = FP8 if narrow else FP8_FEW if M <= FEW else FP8_MANY
+        return usual if scaling == BLOCKS else (*usual, replace(usual[0], fast_accumulation=True))
     if dtype == torch.float32:
         return FLOAT32_ONE_ROW if M == 1 else FLOAT32
     if is_ragged(K, dtype):

@@ -44,8 +44,9 @@ def bucket_of(problem: Problem) -> Bucket:
 
 
 def config_for(problem: Problem, sms: int) -> Config:
-    """The tuned configuration for a problem, or else the best by the rule of `ranked` that specialises no warps."""
-    usual = (c for c in ranked(problem, sms) if not c.warp_specialize)
+    """The tuned configuration for a problem, or else the best by the rule of `ranked` that specialises no warps and
+    adds in float32: a default has the precision that its user expects."""
+    usual = (c for c in ranked(problem, sms) if not (c.warp_specialize or c.fast_accumulation))
     return tuned(TUNED, bucket_of(problem), problem.arch) or next(usual)
 
 

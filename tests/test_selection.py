@@ -75,7 +75,7 @@ def axes_of(cases: list[dict[str, Any]]) -> list[tuple[int, ...]]:
         (["matmul", "--set", "M=1", "--set", "M=2"], ["--set M is given twice"]),
         (["matmul", "matmul_decode", "--set", "M=1"], ["--set asks about one op"]),
         (["--set", "M=1"], ["--set asks about one op"]),
-        (["matmul", "--set", "M=1", "--set", "N=8", "--set", "K=8", "--dtype", "fp8"], ["float8_e4m3fn", "float16"]),
+        (["matmul", "--set", "M=1", "--set", "N=8", "--set", "K=8", "--dtype", "e5m2"], ["float8_e5m2", "float16"]),
         (["--suite", "smoke", "--model", "llama-3.1-8b"], ["--suite, --set and --model", "give one"]),
         (["matmul", "--set", "M=1", "--suite", "smoke"], ["--suite, --set and --model", "give one"]),
         (["--tp", "0"], ["--tp"]),
