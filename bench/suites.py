@@ -69,7 +69,7 @@ def suite_workloads(name: str) -> ByOp:
     * quick: Llama-3.1-8B shapes, two to four minutes on two CPU cores.
     * standard: Llama-3.1-8B and 70B on one GPU, bfloat16. A decode whose keys and values pass `KV_LIMIT_BYTES`
       (64 GB) is left out: see `fits_kv_limit`.
-    * techniques: every attention technique of LLM serving, at shapes of Llama-3.1 and DeepSeek-V3.
+    * techniques: every technique of LLM serving, at shapes of Llama-3.1 and DeepSeek-V3.
     * full: standard, techniques, every model at TP 1, 2, 4 and 8 where it divides (fewer sizes each), and variants of
       dtype, heads, mask and lengths that no listed model has.
 

@@ -1,4 +1,4 @@
-"""Suite `techniques`: every attention technique of LLM serving at the sizes that tell what it buys.
+"""Suite `techniques`: every technique of LLM serving at the sizes that tell what it buys.
 
 Leaves what a technique means for a model to `kernels.techniques`, and the other suites to `bench.suites`.
 """
@@ -11,6 +11,7 @@ from kernels.cache_reuse import chunked_workloads, drafted_workloads, shared_pre
 from kernels.continuous import prompt_workloads, step_workloads
 from kernels.latent_attention import mla_decode_workloads, mla_prefill_workloads
 from kernels.models import Model, model_named
+from kernels.quantised_matmuls import fp8_workloads
 from kernels.spec import Workload
 from kernels.techniques import (
     kv_append_workloads,
@@ -59,12 +60,24 @@ DRAFTED_BATCHES, DRAFTED = (16,), (2, 4)
 """Of several new tokens a sequence, as multi-token prediction drafts them."""
 EXPANDED_PROMPTS = (1024, 8192)
 
+BATCHED, PROMPT_ROWS = (1, 16, 64, 256), 4096
+MLP, LAYER = ("gate_up_proj", "down_proj"), ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
+FP8 = (
+    ("llama-3.1-70b", 1, BATCHED, "token", LAYER),
+    ("llama-3.1-70b", 1, (PROMPT_ROWS,), "token", MLP),
+    ("llama-3.1-70b", 8, (16, PROMPT_ROWS), "token", MLP),
+    ("llama-3.1-70b", 1, (16, PROMPT_ROWS), "tensor", MLP[:1]),
+    ("deepseek-v3", 8, (16, PROMPT_ROWS), "block128", ("o_proj", "gate_up_proj")),
+)
+"""Model, tensor parallel size, rows, granularity of scales, projections."""
+
 
 def techniques() -> list[dict[str, list[Workload]]]:
     """Op name -> workloads, in parts; a key may come twice."""
     return [
         *(_of_model(model_named(name)) for name in MODELS),
         *_reuse(model_named(REUSING)),
+        *(fp8_workloads(model_named(name), *how) for name, *how in FP8),
         *(part for tp in LATENT_TPS for part in _latent(model_named(LATENT), tp)),
     ]
 

@@ -27,7 +27,6 @@ AXES_BY_OP = {
     "attention_decode": {"batch", "q_len", "kv_len", "q_heads", "kv_heads", "head_dim"},
 }
 BASIC = set(AXES_BY_OP)
-NOT_TECHNIQUES = {"matmul", "matmul_decode"}
 AXES_BY_OP |= {
     "kv_append": {"batch", "q_len", "kv_len", "kv_heads", "head_dim"},
     "attention_paged_decode": {"batch", "q_len", "kv_len", "q_heads", "kv_heads", "head_dim", "page_size"},
@@ -71,7 +70,7 @@ OPS = [fake_op(name) for name in AXES_BY_OP]
 def test_the_suites() -> None:
     assert SUITES == ("smoke", "quick", "standard", "techniques", "full")
     for suite in SUITES:
-        ops = {"full": set(AXES_BY_OP), "techniques": set(AXES_BY_OP) - NOT_TECHNIQUES}.get(suite, BASIC)
+        ops = {"full": set(AXES_BY_OP), "techniques": set(AXES_BY_OP)}.get(suite, BASIC)
         assert set(suite_workloads(suite)) == ops
         assert all(suite_workloads(suite).values())
 
@@ -144,7 +143,7 @@ def test_full_contains_standard_and_every_technique_asked_of_it() -> None:
     assert {1, 2, 4, 8, 16} == {w.axes["q_len"] for w in decode}
     assert {1, 32} <= {w.axes["kv_heads"] for w in decode if w.axes["q_heads"] == 32}
     assert any(w.kv_lens for w in decode)
-    assert {w.dtype for w in full["matmul"]} == {"bfloat16", "float16", "tfloat32", "float32"}
+    assert {w.dtype for w in full["matmul"]} == {"bfloat16", "float16", "tfloat32", "float32", "float8_e4m3fn"}
 
 
 def test_kv_bytes_and_their_limit() -> None:
