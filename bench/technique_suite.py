@@ -11,7 +11,7 @@ from kernels.cache_reuse import chunked_workloads, drafted_workloads, shared_pre
 from kernels.continuous import prompt_workloads, step_workloads
 from kernels.latent_attention import mla_decode_workloads, mla_prefill_workloads
 from kernels.models import Model, model_named
-from kernels.quantised_matmuls import fp8_workloads
+from kernels.quantised_matmuls import fp8_workloads, quantise_workloads
 from kernels.spec import Workload
 from kernels.techniques import (
     kv_append_workloads,
@@ -62,7 +62,7 @@ EXPANDED_PROMPTS = (1024, 8192)
 
 BATCHED, PROMPT_ROWS = (1, 16, 64, 256), 4096
 MLP, LAYER = ("gate_up_proj", "down_proj"), ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
-FP8 = (
+FP8: tuple[tuple[str, int, tuple[int, ...], str, tuple[str, ...]], ...] = (
     ("llama-3.1-70b", 1, BATCHED, "token", LAYER),
     ("llama-3.1-70b", 1, (PROMPT_ROWS,), "token", MLP),
     ("llama-3.1-70b", 8, (16, PROMPT_ROWS), "token", MLP),
@@ -70,6 +70,7 @@ FP8 = (
     ("deepseek-v3", 8, (16, PROMPT_ROWS), "block128", ("o_proj", "gate_up_proj")),
 )
 """Model, tensor parallel size, rows, granularity of scales, projections."""
+QUANTISED_FOR = (("llama-3.1-70b", ("tensor", "token")), ("deepseek-v3", ("block128",)))
 
 
 def techniques() -> list[dict[str, list[Workload]]]:
@@ -77,7 +78,7 @@ def techniques() -> list[dict[str, list[Workload]]]:
     return [
         *(_of_model(model_named(name)) for name in MODELS),
         *_reuse(model_named(REUSING)),
-        *(fp8_workloads(model_named(name), *how) for name, *how in FP8),
+        *_eight_bits(),
         *(part for tp in LATENT_TPS for part in _latent(model_named(LATENT), tp)),
     ]
 
@@ -121,3 +122,9 @@ def _latent(model: Model, tp: int) -> list[dict[str, list[Workload]]]:
     ]
     prefill = mla_prefill_workloads(model, tp, EXPANDED_PROMPTS, DTYPE)
     return [{"attention_mla_decode": decode}, {"attention_prefill": prefill}]
+
+
+def _eight_bits() -> list[dict[str, list[Workload]]]:
+    projections = [fp8_workloads(model_named(name), tp, rows, scale, only) for name, tp, rows, scale, only in FP8]
+    fed = [quantise_workloads(model_named(name), (16, PROMPT_ROWS), scales, DTYPE) for name, scales in QUANTISED_FOR]
+    return [*projections, *({"quantise_fp8": workloads} for workloads in fed)]

@@ -52,6 +52,12 @@ def matmul_decode_launch(grid: Any, kernel: Any, args: Arguments) -> Declared:
     return _declared(kernel, f"M={M},N={N},K={K},splits={splits}", work, args["x"])
 
 
+def quantise_launch(grid: Any, kernel: Any, args: Arguments) -> Declared:
+    """Of a kernel of op quantise_fp8: x, stored and scales once; no FLOPs."""
+    moved = sum(args[name].numel() * args[name].element_size() for name in ("x", "stored", "scales"))
+    return _declared(kernel, f"M={args['M']},K={args['K']}", Work(flops=0, bytes=moved), args["x"])
+
+
 def _scale_bytes(*scales: torch.Tensor | None) -> int:
     return sum(4 * scale.numel() for scale in scales if scale is not None)
 

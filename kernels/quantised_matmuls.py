@@ -1,4 +1,4 @@
-"""Projections of published models in fp8.
+"""Projections of published models in fp8, and the quantisation of what they are fed with.
 
 Shapes come from `kernels.models`; which models, projections and rows is left to `bench.technique_suite`.
 """
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kernels.models import Model, matmul_workloads
-from kernels.spec import Workload
+from kernels.spec import DECODE_ROWS, Workload
 
 E4M3 = "float8_e4m3fn"
 
@@ -20,3 +20,19 @@ def fp8_workloads(
     """Op name -> the projections named, at each number of rows, with scales of this granularity."""
     by_op = matmul_workloads(model, tp, rows, E4M3, only=only)
     return {op: [replace(w, scale=scale, technique="fp8") for w in workloads] for op, workloads in by_op.items()}
+
+
+def quantise_workloads(model: Model, rows: Sequence[int], scales: Sequence[str], dtype: str) -> list[Workload]:
+    """The residual stream of so many tokens, as it is quantised for qkv_proj and gate_up_proj."""
+    return [
+        Workload(
+            axes={"M": m, "K": model.hidden},
+            dtype=dtype,
+            phase="decode" if m <= DECODE_ROWS else "prefill",
+            technique="fp8",
+            scale=scale,
+            source=(f"{model.name}: hidden state",),
+        )
+        for scale in scales
+        for m in rows
+    ]

@@ -58,7 +58,8 @@ def tensor_bytes(inputs: Inputs, names: Iterable[str]) -> int:
 
 
 def compulsory_bytes(op: Op, workload: Workload) -> int:
-    """Of the tensors themselves: inputs without tables, keys past a sequence's end left out, and the first output."""
+    """Of the tensors themselves: inputs without tables, keys past a sequence's end left out, and outputs but the
+    log-sum-exp."""
     inputs = op.make_inputs(workload, "meta", 0)
     tensors = [name for name, value in inputs.items() if isinstance(value, torch.Tensor)]
     total: int = tensor_bytes(inputs, (n for n in tensors if n not in (*TABLES, *OUTPUT_BUFFERS, "k", "v")))
@@ -77,8 +78,8 @@ def compulsory_bytes(op: Op, workload: Workload) -> int:
         return total - tensor_bytes(inputs, ["kv_cache"]) + tensor_bytes(inputs, ["kv_new"])
     if "k" not in inputs:
         full_precision = {"allow_tf32": False} if "allow_tf32" in inputs else {}
-        out = tuple_of(op.eager(**inputs | full_precision))[0]
-        return total + out.numel() * out.element_size()
+        outputs = tuple_of(op.eager(**inputs | full_precision))
+        return total + sum(out.numel() * out.element_size() for out in outputs)
     q, v = inputs["q"], inputs["v"]
     total += math.prod((*q.shape[:-1], v.shape[-1])) * q.element_size()
     if "cu_seqlens_k" in inputs:
@@ -179,7 +180,7 @@ def test_roles_and_axes_name_what_is_there(op: Op) -> None:
     for workload in [*op.check_workloads, *suite_workloads("standard").get(op.name, [])]:
         inputs = op.make_inputs(workload, "meta", 0)
         tensors = {name for name, value in inputs.items() if isinstance(value, torch.Tensor)}
-        assert tensors == {name for name in op.roles if workload.scale or not name.endswith("_scale")}
+        assert tensors == {name for name in op.roles if name in inputs or not name.endswith("scale")}
         assert set(op.roles.values()) <= {"streamed", "resident"}
         assert set(workload.axes) - {"v_head_dim", "window"} == set(op.axes)
         assert workload.dtype in op.dtypes

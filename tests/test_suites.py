@@ -28,6 +28,7 @@ AXES_BY_OP = {
 }
 BASIC = set(AXES_BY_OP)
 AXES_BY_OP |= {
+    "quantise_fp8": {"M", "K"},
     "kv_append": {"batch", "q_len", "kv_len", "kv_heads", "head_dim"},
     "attention_paged_decode": {"batch", "q_len", "kv_len", "q_heads", "kv_heads", "head_dim", "page_size"},
     "attention_paged_prefill": {"batch", "q_len", "kv_len", "q_heads", "kv_heads", "head_dim", "page_size"},
@@ -91,7 +92,7 @@ def test_every_workload_has_the_axes_of_its_op_and_a_source() -> None:
 
 def test_prefill_and_decode_matmuls_are_told_apart_by_rows() -> None:
     for _, op_name, workload in ALL:
-        if "M" in workload.axes:
+        if "N" in workload.axes:
             assert (op_name == "matmul_decode") == (workload.axes["M"] <= DECODE_ROWS)
         if op_name != "kv_append":
             phase = "decode" if "decode" in op_name else "mixed" if "mixed" in op_name else "prefill"
