@@ -98,7 +98,7 @@ def over_tiles(scales: torch.Tensor, shape: Sequence[int], edge: int) -> torch.T
 def least_arch(workload: Workload) -> int:
     """The first arch whose GPUs can take what the workload stores or multiplies; 0 for all."""
     used = (workload.dtype, workload.weight_dtype, workload.kv_dtype)
-    return FP8_ARCH if "float8_e4m3fn" in used else 0
+    return FP8_ARCH if "float8_e4m3fn" in used or workload.technique == "fp8" else 0
 
 
 def check_arch(dtype: torch.dtype, arch: int) -> None:
