@@ -118,7 +118,8 @@ def quantise_fp8(
     M, K = x.shape
     stored = torch.empty((M, K), dtype=torch.float8_e4m3fn, device=x.device)
     steps = triton.cdiv(K, GROUP.value)
-    scales = torch.empty((steps if group else 1, M), dtype=torch.float32, device=x.device) if scale is None else scale
+    shape = (steps, M) if group else (M, 1)
+    scales = torch.empty(shape, dtype=torch.float32, device=x.device) if scale is None else scale
     shared = {"ROUND": INTERPRETED, "num_warps": 4, "num_stages": 2, **OPTIONS}
     if M and scale is None and not group:
         block = min(ROW_STEP, triton.next_power_of_2(max(K, 1)))
@@ -128,4 +129,4 @@ def quantise_fp8(
         _quantise_groups_kernel[grid](
             x, stored, scales, M, K, *x.stride(), GIVEN=scale is not None, BLOCK_M=ROWS, **shared
         )
-    return stored if scale is not None else (stored, scales.t())
+    return stored if scale is not None else (stored, scales.t() if group else scales)

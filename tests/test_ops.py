@@ -253,3 +253,49 @@ def test_tfloat32_off_cuda_is_unsupported_not_float32(op: Op) -> None:
     inputs = op.make_inputs(replace(op.check_workloads[0], dtype="tfloat32"), "cpu", 0)
     with pytest.raises(UnsupportedError, match="on cpu use float32"):
         op.providers["torch"](**inputs)
+
+
+@pytest.mark.parametrize("op", [matmul.OP, matmul_decode.OP], ids=by_name)
+@pytest.mark.parametrize(
+    ("dtype", "scale", "sizes", "provider", "reason"),
+    [
+        ("float32", "token", (4, 16, 512), "triton", "float32 takes no scales, got token"),
+        ("float8_e4m3fn", "", (4, 16, 512), "triton", "needs scales per tensor, token, block128, got none"),
+        ("float8_e4m3fn", "channel", (4, 16, 512), "torch", "needs scales per tensor, token, block128, got channel"),
+        ("float8_e4m3fn", "token", (4, 24, 512), "torch", "wants N and K in whole 16, got N=24, K=512"),
+        ("float8_e4m3fn", "block128", (5, 16, 512), "torch", "M in whole 4, K in whole 512, got M=5, K=512"),
+        ("float8_e4m3fn", "block128", (4, 16, 256), "torch", "M in whole 4, K in whole 512, got M=4, K=256"),
+        ("float8_e4m3fn", "block128", (5, 24, 256), "triton", ""),
+    ],
+)
+def test_scales_and_sizes_that_an_fp8_matmul_cannot_take_are_refused(
+    op: Op, dtype: str, scale: str, sizes: tuple[int, int, int], provider: str, reason: str
+) -> None:
+    axes = dict(zip("MNK", sizes, strict=True))
+    workload = Workload(axes=axes, dtype=dtype, scale=scale, phase="decode")
+    found = op.unsupported(workload, provider) or ""
+    assert (reason in found) if reason else not found
+
+
+def test_scales_of_blocks_off_sm_90_are_unsupported_by_torch() -> None:
+    workload = Workload(axes={"M": 4, "N": 16, "K": 512}, dtype="float8_e4m3fn", scale="block128", phase="decode")
+    with pytest.raises(UnsupportedError, match="scales of blocks on sm_90 only"):
+        matmul_decode.OP.providers["torch"](**matmul_decode.OP.make_inputs(workload, "cpu", 0))
+
+
+@pytest.mark.parametrize("scale", ["tensor", "token", "block128"])
+@pytest.mark.parametrize("op", [matmul.OP, matmul_decode.OP], ids=by_name)
+def test_a_sample_of_an_fp8_product_is_the_products_own_values(
+    op: Op, scale: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scales go with their rows and channels, and blocks stay whole: 3 of the 5 along N, the last of 8 channels."""
+    monkeypatch.setattr(matmul, "CHECK_IN_FULL", 0)
+    monkeypatch.setattr(matmul, "SAMPLED_ROWS", 5)
+    axes = {"M": 30, "N": 520, "K": 272}
+    workload = Workload(axes=axes, dtype="float8_e4m3fn", scale=scale, phase="decode")
+    inputs = op.make_inputs(workload, "cpu", 0)
+    fewer, cut = op.sample(inputs)
+    assert fewer is not inputs
+    of_sample = op.reference(**fewer)
+    assert torch.equal(of_sample, cut(op.reference(**inputs)))
+    assert of_sample.shape[1] == (264 if scale == "block128" else matmul.SAMPLED_COLUMNS)
