@@ -297,5 +297,5 @@ def test_a_sample_of_an_fp8_product_is_the_products_own_values(
     fewer, cut = op.sample(inputs)
     assert fewer is not inputs
     of_sample = op.reference(**fewer)
-    assert torch.equal(of_sample, cut(op.reference(**inputs)))
+    assert torch.allclose(of_sample, cut(op.reference(**inputs)), rtol=1e-9)
     assert of_sample.shape[1] == (264 if scale == "block128" else matmul.SAMPLED_COLUMNS)
