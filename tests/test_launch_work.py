@@ -42,9 +42,9 @@ def asked(op: str, dtype: str = "bfloat16", kv_lens: tuple[int, ...] = (), **axe
     return Case(found, "triton", replace(described, kv_lens=kv_lens))
 
 
-def in_blocks(op: str, **axes: int) -> Case:
+def in_blocks(op: str, M: int, N: int, K: int) -> Case:
     """An fp8 case with scales of blocks."""
-    case = asked(op, E4M3, **axes)
+    case = asked(op, E4M3, M=M, N=N, K=K)
     return replace(case, workload=with_scales(case.workload, "block128"))
 
 
