@@ -52,6 +52,14 @@ def matmul_decode_launch(grid: Any, kernel: Any, args: Arguments) -> Declared:
     return _declared(kernel, f"M={M},N={N},K={K},splits={splits}", work, args["x"])
 
 
+def weight_only_launch(grid: Any, kernel: Any, args: Arguments) -> Declared:
+    """Of the first kernel of op matmul_weight_only: x, stored weights, scales and zero points; y or partials."""
+    M, N, K, splits = args["M"], args["N"], args["K"], args["splits"]
+    tensors = [args[name] for name in ("x", "w", "scales", "zeros", "partial" if args["SPLIT"] else "y")]
+    moved = sum(tensor.numel() * tensor.element_size() for tensor in tensors if tensor is not None)
+    return _declared(kernel, f"M={M},N={N},K={K},splits={splits}", Work(flops=2 * M * N * K, bytes=moved), args["x"])
+
+
 def quantise_launch(grid: Any, kernel: Any, args: Arguments) -> Declared:
     """Of a kernel of op quantise_fp8: x, stored and scales once; no FLOPs."""
     moved = sum(args[name].numel() * args[name].element_size() for name in ("x", "stored", "scales"))

@@ -15,6 +15,10 @@ from kernels.spec import UnsupportedError, Workload
 
 LARGEST = {torch.float8_e4m3fn: 448.0, torch.int8: 127.0}
 """Storage dtype -> the largest value it is given: e4m3's own, int8's without -128: both signs reach alike."""
+NIBBLES = {"int4": (-8, 7), "uint4": (0, 15)}
+"""Storage in 4 bits -> least and largest value; the second has zero points."""
+NIBBLE_STEP, NIBBLE_WORDS = 128, 16
+"""Weights along K that are packed together, and the 4-byte words that they take."""
 FP8_ARCH = 89
 """The first arch that converts and multiplies float8_e4m3fn."""
 LEAST_SCALE = torch.finfo(torch.float32).tiny
@@ -84,6 +88,64 @@ def quantised_in_tiles(
     scales = scales_of(tiles, dtype, (1, 3))
     stored = quantised(tiles, scales, dtype).view(padded.shape)
     return stored[:R, :K].contiguous(), scales[:, 0, :, 0]
+
+
+def grouped_nibbles(
+    values: torch.Tensor, group: int, dtype: torch.dtype, *, zero_points: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """Weights in 4 bits whose `group` neighbours along K share a scale, the last group as short as it is.
+
+    Signed: the largest absolute value becomes 7 (or -7; -8 is not given). With zero points the range from least to
+    largest, 0 always in it, becomes 0 to 15: value = (stored - zero point) * scale.
+
+    Args:
+        values: [N, K], floating.
+        group: places of K.
+        dtype: of the scales, to which they are rounded before values are divided by them.
+
+    Returns:
+        (stored int8 [N, K], scales [ceil(K / group), N], zero points uint8 of that shape or None).
+    """
+    N, K = values.shape
+    tiles = torch.nn.functional.pad(values.float(), (0, -K % group)).view(N, -1, group)
+    least, most = tiles.amin(2).clamp(max=0), tiles.amax(2).clamp(min=0)
+    span = (most - least) / 15 if zero_points else torch.maximum(most, -least) / 7
+    smallest = torch.finfo(dtype).tiny
+    scales = span.clamp(min=smallest).masked_fill(span == 0, 1.0).to(dtype)
+    exact = tiles / scales.float()[:, :, None]
+    zeros = (-least / scales.float()).round().clamp(0, 15) if zero_points else None
+    low, high = NIBBLES["int4" if zeros is None else "uint4"]
+    stored = (exact.round() + (0 if zeros is None else zeros[:, :, None])).clamp(low, high)
+    stored = stored.view(N, -1)[:, :K].to(torch.int8).contiguous()
+    return stored, scales.t().contiguous(), None if zeros is None else zeros.to(torch.uint8).t().contiguous()
+
+
+def packed_nibbles(stored: torch.Tensor) -> torch.Tensor:
+    """Values of 4 bits, -8 to 7 or 0 to 15, as words: of 128 along K nibble i of word j is value 16 i + j.
+
+    So nibble i of 16 words are 16 neighbours, and 16 bytes are 32 weights of one output column; signed values are in
+    two's complement. Past K lie zeros.
+
+    Args:
+        stored: int8 [N, K].
+
+    Returns:
+        int32 [N, 16 ceil(K / 128)].
+    """
+    N, K = stored.shape
+    padded = torch.nn.functional.pad(stored, (0, -K % NIBBLE_STEP)).view(N, -1, 8, NIBBLE_WORDS)
+    places = 4 * torch.arange(8, device=stored.device)[:, None]
+    words = ((padded.long() & 15) << places).sum(2).view(N, -1)
+    return words.to(torch.int32)  # modulo 2^32
+
+
+def unpacked_nibbles(packed: torch.Tensor, K: int, *, signed: bool) -> torch.Tensor:
+    """The int8 [N, K] that `packed_nibbles` was given."""
+    places = 4 * torch.arange(8, device=packed.device)[:, None]
+    values = (packed.view(len(packed), -1, 1, NIBBLE_WORDS) >> places) & 15
+    if signed:
+        values = (values ^ 8) - 8
+    return values.reshape(len(packed), -1)[:, :K].to(torch.int8)
 
 
 def over_tiles(scales: torch.Tensor, shape: Sequence[int], edge: int) -> torch.Tensor:

@@ -31,6 +31,7 @@ ELEMENT_BITS = {
     "float8_e5m2": 8,
     "int8": 8,
     "int4": 4,
+    "uint4": 4,
 }
 
 DECODE_ROWS = 64

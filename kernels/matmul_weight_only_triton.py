@@ -1,0 +1,271 @@
+"""The Triton provider of op matmul_weight_only: Y[M, N] = X[M, K] @ W[N, K]^T, W stored in 4 or 8 bits.
+
+Weights are widened in registers, exactly: a nibble is put under an exponent with one logic instruction (float16 1024 +
+nibble, bfloat16 128 + nibble) and the offset subtracted; int8 into float16 in the same way. The packing needs no
+weight to change its place: a step of 128 along K is 16 words of 4 bytes a column, and nibble i of all 16 words is one
+tile [BLOCK_N, 16] that multiplies X[:, 16 i : 16 i + 16]. Scales are multiplied to float32 sums of one group, so no
+product is rounded before it is added.
+
+One kernel for all M: rows padded to 16 or more are the side of a tensor-core tile. For few rows K is split over
+programs until the machine is full; partials are added by a second kernel in a fixed order, no atomics.
+Bound: DRAM up to about M = 80 in int4 on an H100, arithmetic above.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.launch import OPTIONS, sm_count, target_arch
+from kernels.launch_work import weight_only_launch
+from kernels.matmul_decode_triton import REDUCE_BLOCK, _reduce_kernel
+from kernels.matmul_triton import tile_of
+from kernels.quantisation import NIBBLE_STEP, check_arch
+from kernels.tuned import Bucket, Table, dtype_name, size_class, tuned_first
+
+STEP = tl.constexpr(NIBBLE_STEP)
+"""Places of K in one step: of nibbles 16 words of 8."""
+WORDS = tl.constexpr(16)
+MAGIC_HALF, MAGIC_BFLOAT = tl.constexpr(0x64006400), tl.constexpr(0x43004300)
+"""Two floats 1024, or 128, whose last four bits are free for a nibble."""
+FLIP = tl.constexpr(0x00080008)
+"""Exclusive-or with it, a nibble in two's complement is the unsigned one that is 8 more."""
+NIBBLES = tl.constexpr(0x000F000F)
+UNSIGNED_PAST_1024, ITS_OFFSET = tl.constexpr(0x6480), tl.constexpr(1152.0)
+"""int8's bits exclusive-or the first are the float16 1024 + 128 + value."""
+MAX_SPLITS, REDUCE_STEPS = 16, 2
+LEAST_ROWS, MOST_CLASS = 16, 128
+GROUP_M = 8
+"""Rows of tiles that are walked together, so that neighbours share what L2 holds."""
+GROUPS = (32, 64, 128)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Launch parameters.
+
+    Attributes:
+        block_m, block_n: rows and columns of a tile.
+        num_warps, num_stages: of the compiler.
+        ctas_per_sm: programs that an SM holds; the split rule fills them.
+        splits: programs that share K; 0 lets `splits_for` decide.
+    """
+
+    block_m: int
+    block_n: int
+    num_warps: int = 4
+    num_stages: int = 4
+    ctas_per_sm: int = 2
+    splits: int = 0
+
+
+TUNED: Table[Config] = {}
+"""What `bench tune` found: (device, Triton's version) -> bucket, as `bucket_of` gives it -> configuration."""
+
+
+def bucket_of(M: int, dtype: torch.dtype, weight: str, group: int) -> Bucket:
+    """What the choice of a configuration depends on: dtypes, length of groups, and the class of M."""
+    return (dtype_name(dtype), weight, group, size_class(M, LEAST_ROWS, MOST_CLASS))
+
+
+def configs_for(M: int, dtype: torch.dtype, weight: str, group: int, arch: int) -> tuple[Config, ...]:
+    """The configurations for a number of rows, the default first."""
+    rows = size_class(M, LEAST_ROWS, MOST_CLASS)
+    few = (
+        Config(block_m=rows, block_n=64, num_stages=4, ctas_per_sm=4),
+        Config(block_m=rows, block_n=128, num_stages=4, ctas_per_sm=2),
+    )
+    many = (
+        Config(block_m=64, block_n=128, num_stages=3, ctas_per_sm=2),
+        Config(block_m=128, block_n=128, num_warps=8, num_stages=3, ctas_per_sm=1),
+    )
+    return tuned_first(TUNED, bucket_of(M, dtype, weight, group), few if rows <= 64 else many, arch)
+
+
+def splits_for(tiles: int, steps: int, config: Config, sms: int) -> int:
+    """Over how many programs K is shared: the number whose slowest SM is done first, as in matmul_decode."""
+    if config.splits:
+        return min(config.splits, max(1, steps))
+    slots = sms * config.ctas_per_sm
+
+    def cost(splits: int) -> float:
+        return float(triton.cdiv(tiles * splits, slots) * triton.cdiv(steps, splits) + (splits > 1) * REDUCE_STEPS)
+
+    return min(range(1, min(max(1, steps), MAX_SPLITS) + 1), key=cost)
+
+
+@triton.jit
+def nibbles(words, zeros, PLACE: tl.constexpr, SIGNED: tl.constexpr, DTYPE: tl.constexpr):
+    """Nibble PLACE of each word [columns, words] as a value: less 8 where SIGNED, else less its column's zero point."""
+    magic: tl.constexpr = MAGIC_HALF if tl.float16 == DTYPE else MAGIC_BFLOAT
+    flip: tl.constexpr = FLIP if SIGNED else 0
+    pair = ((words >> (4 * (PLACE % 4))) & NIBBLES) ^ (magic ^ flip)
+    if PLACE >= 4:
+        pair = pair >> 16
+    above = pair.to(tl.uint16).to(DTYPE, bitcast=True)
+    if SIGNED:
+        values = above - (1032.0 if tl.float16 == DTYPE else 136.0)
+    else:
+        values = above - (zeros.to(tl.uint16) | (magic & 0xFFFF)).to(tl.uint16).to(DTYPE, bitcast=True)[:, None]
+    return values.to(DTYPE)
+
+
+@triton.jit
+def widened(tile, DTYPE: tl.constexpr):
+    """A tile of int8 or float8_e4m3fn in DTYPE, exactly."""
+    if tile.dtype == tl.int8 and tl.float16 == DTYPE:
+        bits = tile.to(tl.uint8, bitcast=True).to(tl.uint16) ^ UNSIGNED_PAST_1024
+        wide = (bits.to(tl.float16, bitcast=True) - ITS_OFFSET).to(tl.float16)
+    else:
+        wide = tile.to(DTYPE)
+    return wide
+
+
+@triton.jit
+def _load_x(x_rows, k, stride_xk, inside, K, WIDTH: tl.constexpr, EVEN_K: tl.constexpr):
+    ks = k + tl.arange(0, WIDTH)
+    places = x_rows + ks.to(tl.int64)[None, :] * stride_xk
+    if EVEN_K:
+        tile = tl.load(places, mask=inside, other=0.0)
+    else:
+        tile = tl.load(places, mask=inside & (ks < K)[None, :], other=0.0)
+    return tile
+
+
+@triton.jit
+def _nibble_step(
+    acc, x_rows, words, scales, zeros, k, columns, inside, N, K, stride_xk, stride_sg,
+    GROUP: tl.constexpr, SIGNED: tl.constexpr, DTYPE: tl.constexpr, EVEN_K: tl.constexpr,
+):  # fmt: skip
+    """acc and the products of 128 places from k on: those that share scales added up before they are scaled."""
+    tiles: tl.constexpr = GROUP // WORDS
+    for part in tl.static_range(STEP // GROUP):
+        first = k + part * GROUP
+        places = tl.cast(first // GROUP, tl.int64) * stride_sg + columns
+        there = (columns < N) & (first < K)
+        zero = columns
+        if not SIGNED:
+            zero = tl.load(zeros + places, mask=there, other=0)
+        scale = tl.load(scales + places, mask=there, other=0.0).to(tl.float32)
+        product = tl.zeros(acc.shape, tl.float32)
+        for tile in tl.static_range(tiles):
+            x = _load_x(x_rows, k + (part * tiles + tile) * WORDS, stride_xk, inside, K, WORDS, EVEN_K)
+            product = tl.dot(x, nibbles(words, zero, part * tiles + tile, SIGNED, DTYPE).T, product)
+        acc += product * scale[None, :]
+    return acc
+
+
+@triton.jit(launch_metadata=weight_only_launch)
+def _weight_only_kernel(
+    x, w, scales, zeros, y, partial, M, N, K, splits, stride_xm, stride_xk, stride_wn, stride_sg, stride_ym,
+    GROUP: tl.constexpr, SIGNED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr,
+    SPLIT: tl.constexpr, EVEN_K: tl.constexpr,
+):  # fmt: skip
+    program = tl.program_id(0)
+    split = program % splits
+    row, column = tile_of(program // splits, tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP_M)
+    rows = row * BLOCK_M + tl.arange(0, BLOCK_M)
+    columns = column * BLOCK_N + tl.arange(0, BLOCK_N)
+    share = tl.cdiv(tl.cdiv(K, STEP), splits) * STEP
+    lo = split * share
+    hi = min(K, lo + share)
+    x_rows = x + rows.to(tl.int64)[:, None] * stride_xm
+    w_rows = w + columns.to(tl.int64)[:, None] * stride_wn
+    inside = (rows < M)[:, None]
+    w_inside = (columns < N)[:, None]
+    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for k in range(lo, hi, STEP):
+        if GROUP:
+            words = tl.load(w_rows + (k // 8 + tl.arange(0, WORDS))[None, :], mask=w_inside, other=0)
+            acc = _nibble_step(
+                acc, x_rows, words.to(tl.uint32, bitcast=True), scales, zeros, k, columns, inside, N, K,
+                stride_xk, stride_sg, GROUP, SIGNED, x.dtype.element_ty, EVEN_K)
+        else:
+            tile = _load_x(w_rows, k, 1, w_inside, K, STEP, EVEN_K)
+            acc = tl.dot(
+                _load_x(x_rows, k, stride_xk, inside, K, STEP, EVEN_K), widened(tile, x.dtype.element_ty).T, acc)
+    if not GROUP:
+        acc *= tl.load(scales + columns, mask=columns < N, other=0.0).to(tl.float32)[None, :]
+    stored = inside & (columns < N)[None, :]
+    if SPLIT:
+        places = (split.to(tl.int64) * M + rows)[:, None] * N + columns[None, :]
+        tl.store(partial + places, acc, mask=stored)
+    else:
+        tl.store(y + rows.to(tl.int64)[:, None] * stride_ym + columns[None, :], acc.to(y.dtype.element_ty), mask=stored)
+
+
+def matmul_weight_only(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    *,
+    w_scale: torch.Tensor,
+    w_zero: torch.Tensor | None = None,
+    group: int = 0,
+    config: Config | None = None,
+) -> torch.Tensor:
+    """Y = X @ W^T by the Triton kernel, W widened and scaled in registers.
+
+    Args:
+        x: [M, K] bfloat16 or float16, any strides.
+        w: int32 [N, 16 ceil(K / 128)] as `kernels.quantisation.packed_nibbles` makes it, or int8 or float8_e4m3fn
+            [N, K]; rows lie side by side.
+        w_scale: of x's dtype, [ceil(K / group), N], or [1, N] of weights of 8 bits.
+        w_zero: uint8 of the same shape, for unsigned nibbles; None for signed ones.
+        group: 32, 64 or 128 places of K that share a scale; 0 for weights of 8 bits.
+        config: launch parameters; the first of `configs_for` when None.
+
+    Returns:
+        [M, N] of x's dtype, contiguous.
+
+    Raises:
+        ValueError: shapes or dtypes that do not fit together.
+        UnsupportedError: float8_e4m3fn on a GPU before sm_89.
+    """
+    check_arch(w.dtype, target_arch())
+    _check(x, w, w_scale, w_zero, group)
+    (M, K), N = x.shape, w.shape[0]
+    config = config or configs_for(M, x.dtype, weight_name(w, w_zero), group, target_arch())[0]
+    y = torch.empty((M, N), dtype=x.dtype, device=x.device)
+    if M * N == 0:
+        return y
+    tiles = triton.cdiv(M, config.block_m) * triton.cdiv(N, config.block_n)
+    splits = splits_for(tiles, triton.cdiv(K, STEP.value), config, sm_count())
+    partial = torch.empty((splits, M, N) if splits > 1 else (0,), dtype=torch.float32, device=x.device)
+    _weight_only_kernel[(tiles * splits,)](
+        x, w, w_scale, w_zero, y, partial, M, N, K, splits, *x.stride(), w.stride(0), w_scale.stride(0), y.stride(0),
+        GROUP=group, SIGNED=w_zero is None, BLOCK_M=config.block_m, BLOCK_N=config.block_n, GROUP_M=GROUP_M,
+        SPLIT=splits > 1, EVEN_K=K % STEP.value == 0, num_warps=config.num_warps, num_stages=config.num_stages,
+        **OPTIONS,
+    )  # fmt: skip
+    if splits > 1:
+        _reduce_kernel[(triton.cdiv(M * N, REDUCE_BLOCK),)](
+            partial, y, M * N, splits, BLOCK=REDUCE_BLOCK, PDL=False, num_warps=4, num_stages=2, **OPTIONS
+        )
+    return y
+
+
+def weight_name(w: torch.Tensor, w_zero: torch.Tensor | None) -> str:
+    """The storage of weights by its name in a workload."""
+    return {torch.int32: "int4" if w_zero is None else "uint4"}.get(w.dtype) or dtype_name(w.dtype)
+
+
+def _check(x: torch.Tensor, w: torch.Tensor, w_scale: torch.Tensor, w_zero: torch.Tensor | None, group: int) -> None:
+    told = f"x {list(x.shape)} {x.dtype}, w {list(w.shape)} {w.dtype}, w_scale {list(w_scale.shape)} {w_scale.dtype}"
+    if x.ndim != 2 or w.ndim != 2 or x.dtype not in (torch.bfloat16, torch.float16) or w.stride(1) != 1:
+        raise ValueError(f"wanted x [M, K] of bfloat16 or float16 and rows of w side by side, got {told}")
+    K, packed = x.shape[1], w.dtype == torch.int32
+    if not packed and w.dtype not in (torch.int8, torch.float8_e4m3fn):
+        raise ValueError(f"wanted weights int32 (nibbles), int8 or float8_e4m3fn, got {told}")
+    if group not in (GROUPS if packed else (0,)):
+        raise ValueError(f"nibbles come in groups of {GROUPS}, 8 bits in none, got group={group} and {told}")
+    wanted = (triton.cdiv(K, group) if packed else 1, w.shape[0])
+    width = triton.cdiv(K, STEP.value) * WORDS.value if packed else K
+    if w.shape[1] != width or w_scale.shape != wanted or w_scale.dtype != x.dtype or w_scale.stride(1) != 1:
+        raise ValueError(f"wanted w [N, {width}] and w_scale {list(wanted)} of x's dtype, got {told}")
+    if w_zero is not None and (
+        not packed or w_zero.shape != wanted or w_zero.dtype != torch.uint8 or w_zero.stride() != w_scale.stride()
+    ):
+        raise ValueError(f"zero points go with nibbles: uint8 {list(wanted)}, got {list(w_zero.shape)} {w_zero.dtype}")
