@@ -25,6 +25,7 @@ from bench.op_file import load_ops
 from bench.ttgir import deepest_buffer, loops_of
 from kernels.matmul_fp8 import E4M3, with_scales
 from kernels.quantisation import least_arch
+from kernels.quantised_matmuls import with_weights
 from kernels.registry import OPS, op_named
 from kernels.spec import Op, Workload
 
@@ -39,6 +40,7 @@ SIZES: Mapping[str, tuple[Mapping[str, int], ...]] = {
         *({"M": M, "N": ALIGNED, "K": ALIGNED} for M in (1, 16, 64)),
         *({"M": M, "N": RAGGED, "K": RAGGED} for M in (1, 16, 64)),
     ),
+    "matmul_weight_only": tuple({"M": M, "N": ALIGNED, "K": ALIGNED} for M in (16, 64, ALIGNED)),
     "attention_prefill": tuple({"q_len": 4096, "head_dim": head_dim} for head_dim in (64, 80, 128, 256)),
     "attention_decode": (
         *({"kv_len": 8192, "head_dim": head_dim} for head_dim in (64, 80, 128, 256)),
@@ -77,6 +79,10 @@ SIZES: Mapping[str, tuple[Mapping[str, int], ...]] = {
 """Op -> sizes of one workload a bucket. An op that is not here is compiled for its check workloads."""
 SCALED: Mapping[str, tuple[str, ...]] = {"matmul": ("block128",), "matmul_decode": ("block128",)}
 """Op -> granularities of scales in float8_e4m3fn that choose other code than those per token."""
+STORED: Mapping[str, tuple[tuple[str, int], ...]] = {
+    "matmul_weight_only": (("uint4", 32), ("uint4", 128), ("int8", 0), ("float8_e4m3fn", 0))
+}
+"""Op -> storage of weights, and length of groups, beside the usual one."""
 Outcome = list[tuple[CompileRecord, str]]
 """Of a case: the record and the listing of each kernel that it launches."""
 HINT = re.compile(r"(?:evictionPolicy|cacheModifier|eviction_policy|cache_modifier) = (?!none|evict_normal)(\w+)")
@@ -110,7 +116,8 @@ def buckets(op: Op) -> list[Workload]:
         if not op.unsupported(workload, PROVIDER)
     ]
     scaled = [with_scales(w, scale) for scale in SCALED.get(op.name, ()) for w in plain if w.dtype == E4M3]
-    return plain + scaled
+    stored = [with_weights(w, *how) for how in STORED.get(op.name, ()) for w in plain if w.dtype == "bfloat16"]
+    return plain + scaled + stored
 
 
 def jobs(ops: Sequence[Op], archs: Sequence[int], op_files: Sequence[Path] = ()) -> list[Job]:

@@ -11,7 +11,7 @@ from kernels.cache_reuse import chunked_workloads, drafted_workloads, shared_pre
 from kernels.continuous import prompt_workloads, step_workloads
 from kernels.latent_attention import mla_decode_workloads, mla_prefill_workloads
 from kernels.models import Model, model_named
-from kernels.quantised_matmuls import fp8_workloads, quantise_workloads
+from kernels.quantised_matmuls import fp8_workloads, quantise_workloads, weight_only_workloads
 from kernels.spec import Workload
 from kernels.techniques import (
     kv_append_workloads,
@@ -70,6 +70,14 @@ FP8: tuple[tuple[str, int, tuple[int, ...], str, tuple[str, ...]], ...] = (
     ("deepseek-v3", 8, (16, PROMPT_ROWS), "block128", ("o_proj", "gate_up_proj")),
 )
 """Model, tensor parallel size, rows, granularity of scales, projections."""
+STORED: tuple[tuple[tuple[int, ...], str, int, tuple[str, ...]], ...] = (
+    (BATCHED, "int4", 128, LAYER),
+    ((1, 16, PROMPT_ROWS), "uint4", 128, MLP),
+    ((16,), "int4", 32, MLP[:1]),
+    ((1, 16, PROMPT_ROWS), "int8", 0, MLP),
+    ((1, 16, PROMPT_ROWS), "float8_e4m3fn", 0, MLP),
+)
+"""Rows, storage of weights, group, projections of `REUSING` with 16-bit activations."""
 QUANTISED_FOR = (("llama-3.1-70b", ("tensor", "token")), ("deepseek-v3", ("block128",)))
 
 
@@ -79,6 +87,7 @@ def techniques() -> list[dict[str, list[Workload]]]:
         *(_of_model(model_named(name)) for name in MODELS),
         *_reuse(model_named(REUSING)),
         *_eight_bits(),
+        {"matmul_weight_only": _weight_only(model_named(REUSING))},
         *(part for tp in LATENT_TPS for part in _latent(model_named(LATENT), tp)),
     ]
 
@@ -128,3 +137,11 @@ def _eight_bits() -> list[dict[str, list[Workload]]]:
     projections = [fp8_workloads(model_named(name), tp, rows, scale, only) for name, tp, rows, scale, only in FP8]
     fed = [quantise_workloads(model_named(name), (16, PROMPT_ROWS), scales, DTYPE) for name, scales in QUANTISED_FOR]
     return [*projections, *({"quantise_fp8": workloads} for workloads in fed)]
+
+
+def _weight_only(model: Model) -> list[Workload]:
+    return [
+        workload
+        for rows, stored, group, only in STORED
+        for workload in weight_only_workloads(model, 1, rows, stored, group, only, DTYPE)
+    ]

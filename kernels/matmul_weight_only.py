@@ -9,32 +9,27 @@ bfloat16's bytes, and arithmetic stays in 16 bits: what a decode step gains, a p
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
 
 from kernels import matmul
 from kernels.inputs import Sampler, torch_dtype
-from kernels.quantisation import NIBBLES, dequantised, grouped_nibbles, packed_nibbles, quantised_in_tiles
-from kernels.quantisation import unpacked_nibbles as unpacked
+from kernels.quantisation import (
+    dequantised,
+    grouped_nibbles,
+    packed_nibbles,
+    quantised_in_tiles,
+    unpacked_nibbles,
+    words_in_row,
+)
+from kernels.quantised_matmuls import EIGHT_BITS, NIBBLES, USUAL_GROUP, with_weights
 from kernels.spec import DECODE_ROWS, TRITON_ON_CPU, Inputs, Op, UnsupportedError, Workload
 from kernels.work import Work, storage_bytes
 
-USUAL_GROUP, GROUPS = 128, (32, 64, 128)
-EIGHT_BITS = ("int8", "float8_e4m3fn")
+GROUPS = (32, 64, 128)
 TORCH_DEPTH = 16
 """What torch._weight_int8pack_mm wants K in whole multiples of."""
-
-
-def with_weights(workload: Workload, weight_dtype: str, group: int = 0) -> Workload:
-    """The workload with weights stored so: nibbles in groups of `group`, or 8 bits with a scale a column."""
-    axes = {axis: size for axis, size in workload.axes.items() if axis != "group_size"}
-    if weight_dtype in NIBBLES:
-        axes["group_size"] = group or USUAL_GROUP
-    technique = {"float8_e4m3fn": "fp8", "int8": "int8"}.get(weight_dtype, "int4")
-    scale = "channel" if weight_dtype in EIGHT_BITS else ""
-    return replace(workload, axes=axes, weight_dtype=weight_dtype, scale=scale, technique=technique)
 
 
 def matmul_weight_only_torch(
@@ -85,7 +80,7 @@ def _values(
 ) -> torch.Tensor:
     if not group:
         return dequantised(w, w_scale.t(), dtype)
-    stored = unpacked(w, K, signed=w_zero is None)
+    stored = unpacked_nibbles(w, K, group, signed=w_zero is None)
     scales = w_scale.t().repeat_interleave(group, 1)[:, :K]
     if w_zero is not None:
         stored = stored - w_zero.t().repeat_interleave(group, 1)[:, :K].to(torch.int8)
@@ -100,7 +95,7 @@ def matmul_weight_only_triton(x: torch.Tensor, w: torch.Tensor, **how: Any) -> t
 
 
 def make_inputs(workload: Workload, device: torch.device | str, seed: int) -> Inputs:
-    """x [M, K], w int32 [N, 16 ceil(K / 128)] or [N, K] of 8 bits, w_scale [groups, N], and of uint4 w_zero."""
+    """x [M, K], w packed nibbles or [N, K] of 8 bits, w_scale [groups, N], and of uint4 w_zero."""
     M, N, K = (workload.axes[axis] for axis in "MNK")
     draw, dtype, group = Sampler(device, seed), torch_dtype(workload.dtype), workload.axes.get("group_size", 0)
     x, weights = draw.normal((M, K), dtype), draw.normal((N, K), dtype)
@@ -110,7 +105,7 @@ def make_inputs(workload: Workload, device: torch.device | str, seed: int) -> In
     if workload.weight_dtype not in NIBBLES:
         raise ValueError(unsupported(workload, "triton"))
     stored, scales, zeros = grouped_nibbles(weights, group, dtype, zero_points=workload.weight_dtype == "uint4")
-    inputs = {"x": x, "w": packed_nibbles(stored), "w_scale": scales, "group": group}
+    inputs = {"x": x, "w": packed_nibbles(stored, group), "w_scale": scales, "group": group}
     return inputs if zeros is None else inputs | {"w_zero": zeros}
 
 
@@ -148,7 +143,7 @@ def work(workload: Workload) -> Work:
     """2 M N K FLOPs; X, packed weights, scales of 2 bytes, zero points of one, and Y once."""
     M, N, K = (workload.axes[axis] for axis in "MNK")
     group = workload.axes.get("group_size", 0)
-    weights, scales = (N * -(-K // 128) * 64, -(-K // group) * N) if group else (N * K, N)
+    weights, scales = (4 * N * words_in_row(K, group), -(-K // group) * N) if group else (N * K, N)
     zeros = scales if workload.weight_dtype == "uint4" else 0
     activations = storage_bytes(M * K + M * N + scales, workload.dtype)
     return Work(flops=2 * M * N * K, bytes=activations + weights + zeros)

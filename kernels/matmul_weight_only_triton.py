@@ -2,12 +2,14 @@
 
 Weights are widened in registers, exactly: a nibble is put under an exponent with one logic instruction (float16 1024 +
 nibble, bfloat16 128 + nibble) and the offset subtracted; int8 into float16 in the same way. The packing needs no
-weight to change its place: a step of 128 along K is 16 words of 4 bytes a column, and nibble i of all 16 words is one
-tile [BLOCK_N, 16] that multiplies X[:, 16 i : 16 i + 16]. Scales are multiplied to float32 sums of one group, so no
-product is rounded before it is added.
+weight to change its place: a step of 512 along K is 64 words of 4 bytes a column, and nibble i of all 64 words is one
+tile [BLOCK_N, 64] that multiplies X[:, 64 i : 64 i + 64] (of 256 and 32 words in groups of 32).
 
-One kernel for all M: rows padded to 16 or more are the side of a tensor-core tile. For few rows K is split over
-programs until the machine is full; partials are added by a second kernel in a fixed order, no atomics.
+One kernel for all M, two walks over nibbles. Up to 16 rows a step's tiles are unrolled and scales are multiplied to
+float32 sums of one group. Above, words wait in registers while a loop over their nibbles brings X by pieces, and
+weights are scaled, and rounded, before they are multiplied: sums then stay in the tensor cores' accumulators.
+For few rows K is split over programs until the machine is full; partials are added by a second kernel in a fixed
+order, no atomics.
 Bound: DRAM up to about M = 80 in int4 on an H100, arithmetic above.
 """
 
@@ -23,21 +25,22 @@ from kernels.launch import OPTIONS, sm_count, target_arch
 from kernels.launch_work import weight_only_launch
 from kernels.matmul_decode_triton import REDUCE_BLOCK, _reduce_kernel
 from kernels.matmul_triton import tile_of
-from kernels.quantisation import NIBBLE_STEP, check_arch
+from kernels.quantisation import check_arch, words_in_row, words_of
 from kernels.tuned import Bucket, Table, dtype_name, size_class, tuned_first
 
-STEP = tl.constexpr(NIBBLE_STEP)
-"""Places of K in one step: of nibbles 16 words of 8."""
-WORDS = tl.constexpr(16)
-MAGIC_HALF, MAGIC_BFLOAT = tl.constexpr(0x64006400), tl.constexpr(0x43004300)
-"""Two floats 1024, or 128, whose last four bits are free for a nibble."""
-FLIP = tl.constexpr(0x00080008)
-"""Exclusive-or with it, a nibble in two's complement is the unsigned one that is 8 more."""
-NIBBLES = tl.constexpr(0x000F000F)
+DEPTH_OF_BYTES = 128
+"""Places of K in one step of weights in 8 bits; of nibbles it is what `words_of` packs together."""
+MAGIC_HALF, MAGIC_BFLOAT = tl.constexpr(0x6400), tl.constexpr(0x4300)
+"""The float16 1024 and bfloat16 128, whose last four bits are free for a nibble; exclusive-or with 8 makes one in two's
+complement unsigned, 8 more."""
 UNSIGNED_PAST_1024, ITS_OFFSET = tl.constexpr(0x6480), tl.constexpr(1152.0)
 """int8's bits exclusive-or the first are the float16 1024 + 128 + value."""
 MAX_SPLITS, REDUCE_STEPS = 16, 2
-LEAST_ROWS, MOST_CLASS = 16, 128
+FEW = tl.constexpr(16)
+"""Rows of a tile whose nibbles are unrolled."""
+MOST_CLASS = 128
+SMALL_SHARED = (86, 89, 120)
+"""Archs with some 100 KB of shared memory on an SM."""
 GROUP_M = 8
 """Rows of tiles that are walked together, so that neighbours share what L2 holds."""
 GROUPS = (32, 64, 128)
@@ -68,21 +71,30 @@ TUNED: Table[Config] = {}
 
 def bucket_of(M: int, dtype: torch.dtype, weight: str, group: int) -> Bucket:
     """What the choice of a configuration depends on: dtypes, length of groups, and the class of M."""
-    return (dtype_name(dtype), weight, group, size_class(M, LEAST_ROWS, MOST_CLASS))
+    return (dtype_name(dtype), weight, group, size_class(M, FEW.value, MOST_CLASS))
 
 
 def configs_for(M: int, dtype: torch.dtype, weight: str, group: int, arch: int) -> tuple[Config, ...]:
     """The configurations for a number of rows, the default first."""
-    rows = size_class(M, LEAST_ROWS, MOST_CLASS)
-    few = (
-        Config(block_m=rows, block_n=64, num_stages=4, ctas_per_sm=4),
-        Config(block_m=rows, block_n=128, num_stages=4, ctas_per_sm=2),
-    )
-    many = (
-        Config(block_m=64, block_n=128, num_stages=3, ctas_per_sm=2),
-        Config(block_m=128, block_n=128, num_warps=8, num_stages=3, ctas_per_sm=1),
-    )
-    return tuned_first(TUNED, bucket_of(M, dtype, weight, group), few if rows <= 64 else many, arch)
+    rows, stages = size_class(M, FEW.value, MOST_CLASS), 2 if arch in SMALL_SHARED else 4
+    if rows > FEW.value and group:
+        stages = 3
+    if rows == MOST_CLASS:
+        usual = (
+            Config(block_m=128, block_n=128, num_warps=8, num_stages=min(3, stages), ctas_per_sm=1),
+            Config(block_m=64, block_n=128, num_warps=8, num_stages=min(3, stages), ctas_per_sm=1),
+        )
+    elif rows == FEW.value and group:
+        usual = (
+            Config(block_m=16, block_n=64, num_stages=stages, ctas_per_sm=2),
+            Config(block_m=16, block_n=32, num_stages=stages, ctas_per_sm=3),
+        )
+    else:
+        usual = (
+            Config(block_m=rows, block_n=64, num_stages=stages, ctas_per_sm=2),
+            Config(block_m=rows, block_n=128, num_warps=8, num_stages=min(3, stages), ctas_per_sm=1),
+        )
+    return tuned_first(TUNED, bucket_of(M, dtype, weight, group), usual, arch)
 
 
 def splits_for(tiles: int, steps: int, config: Config, sms: int) -> int:
@@ -98,18 +110,15 @@ def splits_for(tiles: int, steps: int, config: Config, sms: int) -> int:
 
 
 @triton.jit
-def nibbles(words, zeros, PLACE: tl.constexpr, SIGNED: tl.constexpr, DTYPE: tl.constexpr):
-    """Nibble PLACE of each word [columns, words] as a value: less 8 where SIGNED, else less its column's zero point."""
+def nibbles(words, zeros, place, SIGNED: tl.constexpr, DTYPE: tl.constexpr):
+    """Nibble `place` of each word [columns, words] as a value: less its column's zero point where not SIGNED."""
     magic: tl.constexpr = MAGIC_HALF if tl.float16 == DTYPE else MAGIC_BFLOAT
-    flip: tl.constexpr = FLIP if SIGNED else 0
-    pair = ((words >> (4 * (PLACE % 4))) & NIBBLES) ^ (magic ^ flip)
-    if PLACE >= 4:
-        pair = pair >> 16
-    above = pair.to(tl.uint16).to(DTYPE, bitcast=True)
+    flip: tl.constexpr = 8 if SIGNED else 0
+    above = ((((words >> (4 * place)) & 15) ^ (magic ^ flip)).to(tl.uint16)).to(DTYPE, bitcast=True)
     if SIGNED:
         values = above - (1032.0 if tl.float16 == DTYPE else 136.0)
     else:
-        values = above - (zeros.to(tl.uint16) | (magic & 0xFFFF)).to(tl.uint16).to(DTYPE, bitcast=True)[:, None]
+        values = above - (zeros.to(tl.uint16) | magic).to(tl.uint16).to(DTYPE, bitcast=True)[:, None]
     return values.to(DTYPE)
 
 
@@ -136,33 +145,62 @@ def _load_x(x_rows, k, stride_xk, inside, K, WIDTH: tl.constexpr, EVEN_K: tl.con
 
 
 @triton.jit
+def _of_group(scales, zeros, k, columns, N, K, stride_sg, GROUP: tl.constexpr, SIGNED: tl.constexpr):
+    """(scales, zero points) of columns at depth k; past K none are read."""
+    places = tl.cast(k // GROUP, tl.int64) * stride_sg + columns
+    there = (columns < N) & (k < K)
+    scale = tl.load(scales + places, mask=there, other=0.0)
+    zero = columns
+    if not SIGNED:
+        zero = tl.load(zeros + places, mask=there, other=0)
+    return scale, zero
+
+
+@triton.jit
 def _nibble_step(
     acc, x_rows, words, scales, zeros, k, columns, inside, N, K, stride_xk, stride_sg,
-    GROUP: tl.constexpr, SIGNED: tl.constexpr, DTYPE: tl.constexpr, EVEN_K: tl.constexpr,
+    GROUP: tl.constexpr, WORDS: tl.constexpr, SIGNED: tl.constexpr, DTYPE: tl.constexpr, EVEN_K: tl.constexpr,
 ):  # fmt: skip
-    """acc and the products of 128 places from k on: those that share scales added up before they are scaled."""
+    """acc and the products of 8 WORDS places from k on: those that share scales added up before they are scaled."""
     tiles: tl.constexpr = GROUP // WORDS
-    for part in tl.static_range(STEP // GROUP):
-        first = k + part * GROUP
-        places = tl.cast(first // GROUP, tl.int64) * stride_sg + columns
-        there = (columns < N) & (first < K)
-        zero = columns
-        if not SIGNED:
-            zero = tl.load(zeros + places, mask=there, other=0)
-        scale = tl.load(scales + places, mask=there, other=0.0).to(tl.float32)
+    for part in tl.static_range(8 // tiles):
+        scale, zero = _of_group(scales, zeros, k + part * GROUP, columns, N, K, stride_sg, GROUP, SIGNED)
         product = tl.zeros(acc.shape, tl.float32)
         for tile in tl.static_range(tiles):
             x = _load_x(x_rows, k + (part * tiles + tile) * WORDS, stride_xk, inside, K, WORDS, EVEN_K)
             product = tl.dot(x, nibbles(words, zero, part * tiles + tile, SIGNED, DTYPE).T, product)
-        acc += product * scale[None, :]
+        acc += product * scale.to(tl.float32)[None, :]
+    return acc
+
+
+@triton.jit
+def _nibble_loop(
+    acc, x_rows, w_rows, scales, zeros, lo, hi, columns, inside, w_inside, N, K, stride_xk, stride_sg,
+    GROUP: tl.constexpr, WORDS: tl.constexpr, SIGNED: tl.constexpr, DTYPE: tl.constexpr, EVEN_K: tl.constexpr,
+):  # fmt: skip
+    """acc and the products of all places from lo to hi; words, scales and zero points are read one turn ahead."""
+    js = tl.arange(0, WORDS)
+    ahead = tl.load(w_rows + (lo // 8 + js)[None, :], mask=w_inside & (lo < hi), other=0)
+    next_scale, next_zero = _of_group(scales, zeros, lo, columns, N, K, stride_sg, GROUP, SIGNED)
+    for k in range(lo, hi, 8 * WORDS):
+        words = ahead.to(tl.uint32, bitcast=True)
+        ahead = tl.load(w_rows + (k // 8 + WORDS + js)[None, :], mask=w_inside & (k + 8 * WORDS < hi), other=0)
+        for place in range(8):
+            scale = next_scale
+            zero = next_zero
+            next_scale, next_zero = _of_group(
+                scales, zeros, k + (place + 1) * WORDS, columns, N, K, stride_sg, GROUP, SIGNED)
+            x = _load_x(x_rows, k + place * WORDS, stride_xk, inside, K, WORDS, EVEN_K)
+            weights = nibbles(words, zero, place, SIGNED, DTYPE) * scale[:, None]
+            acc = tl.dot(x, weights.to(DTYPE).T, acc)
     return acc
 
 
 @triton.jit(launch_metadata=weight_only_launch)
 def _weight_only_kernel(
     x, w, scales, zeros, y, partial, M, N, K, splits, stride_xm, stride_xk, stride_wn, stride_sg, stride_ym,
-    GROUP: tl.constexpr, SIGNED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr,
-    SPLIT: tl.constexpr, EVEN_K: tl.constexpr,
+    GROUP: tl.constexpr, STEP: tl.constexpr, SIGNED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    GROUP_M: tl.constexpr, SPLIT: tl.constexpr, EVEN_K: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     split = program % splits
@@ -177,16 +215,21 @@ def _weight_only_kernel(
     inside = (rows < M)[:, None]
     w_inside = (columns < N)[:, None]
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    for k in range(lo, hi, STEP):
-        if GROUP:
-            words = tl.load(w_rows + (k // 8 + tl.arange(0, WORDS))[None, :], mask=w_inside, other=0)
-            acc = _nibble_step(
-                acc, x_rows, words.to(tl.uint32, bitcast=True), scales, zeros, k, columns, inside, N, K,
-                stride_xk, stride_sg, GROUP, SIGNED, x.dtype.element_ty, EVEN_K)
-        else:
-            tile = _load_x(w_rows, k, 1, w_inside, K, STEP, EVEN_K)
-            acc = tl.dot(
-                _load_x(x_rows, k, stride_xk, inside, K, STEP, EVEN_K), widened(tile, x.dtype.element_ty).T, acc)
+    if GROUP and BLOCK_M > FEW:
+        acc = _nibble_loop(
+            acc, x_rows, w_rows, scales, zeros, lo, hi, columns, inside, w_inside, N, K, stride_xk, stride_sg,
+            GROUP, STEP // 8, SIGNED, x.dtype.element_ty, EVEN_K)
+    else:
+        for k in range(lo, hi, STEP):
+            if GROUP:
+                words = tl.load(w_rows + (k // 8 + tl.arange(0, STEP // 8))[None, :], mask=w_inside, other=0)
+                acc = _nibble_step(
+                    acc, x_rows, words.to(tl.uint32, bitcast=True), scales, zeros, k, columns, inside, N, K,
+                    stride_xk, stride_sg, GROUP, STEP // 8, SIGNED, x.dtype.element_ty, EVEN_K)
+            else:
+                tile = _load_x(w_rows, k, 1, w_inside, K, STEP, EVEN_K)
+                acc = tl.dot(
+                    _load_x(x_rows, k, stride_xk, inside, K, STEP, EVEN_K), widened(tile, x.dtype.element_ty).T, acc)
     if not GROUP:
         acc *= tl.load(scales + columns, mask=columns < N, other=0.0).to(tl.float32)[None, :]
     stored = inside & (columns < N)[None, :]
@@ -210,7 +253,7 @@ def matmul_weight_only(
 
     Args:
         x: [M, K] bfloat16 or float16, any strides.
-        w: int32 [N, 16 ceil(K / 128)] as `kernels.quantisation.packed_nibbles` makes it, or int8 or float8_e4m3fn
+        w: int32 [N, K / 8, in whole steps] as `kernels.quantisation.packed_nibbles` makes it, or int8 or float8_e4m3fn
             [N, K]; rows lie side by side.
         w_scale: of x's dtype, [ceil(K / group), N], or [1, N] of weights of 8 bits.
         w_zero: uint8 of the same shape, for unsigned nibbles; None for signed ones.
@@ -232,13 +275,14 @@ def matmul_weight_only(
     if M * N == 0:
         return y
     tiles = triton.cdiv(M, config.block_m) * triton.cdiv(N, config.block_n)
-    splits = splits_for(tiles, triton.cdiv(K, STEP.value), config, sm_count())
+    step = 8 * words_of(group) if group else DEPTH_OF_BYTES
+    splits = splits_for(tiles, triton.cdiv(K, step), config, sm_count())
     partial = torch.empty((splits, M, N) if splits > 1 else (0,), dtype=torch.float32, device=x.device)
     _weight_only_kernel[(tiles * splits,)](
         x, w, w_scale, w_zero, y, partial, M, N, K, splits, *x.stride(), w.stride(0), w_scale.stride(0), y.stride(0),
-        GROUP=group, SIGNED=w_zero is None, BLOCK_M=config.block_m, BLOCK_N=config.block_n, GROUP_M=GROUP_M,
-        SPLIT=splits > 1, EVEN_K=K % STEP.value == 0, num_warps=config.num_warps, num_stages=config.num_stages,
-        **OPTIONS,
+        GROUP=group, STEP=step, SIGNED=w_zero is None, BLOCK_M=config.block_m, BLOCK_N=config.block_n,
+        GROUP_M=GROUP_M, SPLIT=splits > 1, EVEN_K=K % step == 0, num_warps=config.num_warps,
+        num_stages=config.num_stages, **OPTIONS,
     )  # fmt: skip
     if splits > 1:
         _reduce_kernel[(triton.cdiv(M * N, REDUCE_BLOCK),)](
@@ -262,7 +306,7 @@ def _check(x: torch.Tensor, w: torch.Tensor, w_scale: torch.Tensor, w_zero: torc
     if group not in (GROUPS if packed else (0,)):
         raise ValueError(f"nibbles come in groups of {GROUPS}, 8 bits in none, got group={group} and {told}")
     wanted = (triton.cdiv(K, group) if packed else 1, w.shape[0])
-    width = triton.cdiv(K, STEP.value) * WORDS.value if packed else K
+    width = words_in_row(K, group) if packed else K
     if w.shape[1] != width or w_scale.shape != wanted or w_scale.dtype != x.dtype or w_scale.stride(1) != 1:
         raise ValueError(f"wanted w [N, {width}] and w_scale {list(wanted)} of x's dtype, got {told}")
     if w_zero is not None and (

@@ -15,10 +15,8 @@ from kernels.spec import UnsupportedError, Workload
 
 LARGEST = {torch.float8_e4m3fn: 448.0, torch.int8: 127.0}
 """Storage dtype -> the largest value it is given: e4m3's own, int8's without -128: both signs reach alike."""
-NIBBLES = {"int4": (-8, 7), "uint4": (0, 15)}
-"""Storage in 4 bits -> least and largest value; the second has zero points."""
-NIBBLE_STEP, NIBBLE_WORDS = 128, 16
-"""Weights along K that are packed together, and the 4-byte words that they take."""
+MOST_WORDS = 64
+"""Of 4 bytes, that nibbles are packed into together."""
 FP8_ARCH = 89
 """The first arch that converts and multiplies float8_e4m3fn."""
 LEAST_SCALE = torch.finfo(torch.float32).tiny
@@ -114,35 +112,47 @@ def grouped_nibbles(
     scales = span.clamp(min=smallest).masked_fill(span == 0, 1.0).to(dtype)
     exact = tiles / scales.float()[:, :, None]
     zeros = (-least / scales.float()).round().clamp(0, 15) if zero_points else None
-    low, high = NIBBLES["int4" if zeros is None else "uint4"]
-    stored = (exact.round() + (0 if zeros is None else zeros[:, :, None])).clamp(low, high)
+    stored = exact.round().clamp(-8, 7) if zeros is None else (exact.round() + zeros[:, :, None]).clamp(0, 15)
     stored = stored.view(N, -1)[:, :K].to(torch.int8).contiguous()
     return stored, scales.t().contiguous(), None if zeros is None else zeros.to(torch.uint8).t().contiguous()
 
 
-def packed_nibbles(stored: torch.Tensor) -> torch.Tensor:
-    """Values of 4 bits, -8 to 7 or 0 to 15, as words: of 128 along K nibble i of word j is value 16 i + j.
+def words_of(group: int) -> int:
+    """Words that 8 times as many nibbles along K are packed into: 64, or as many as share a scale."""
+    return min(group, MOST_WORDS)
 
-    So nibble i of 16 words are 16 neighbours, and 16 bytes are 32 weights of one output column; signed values are in
-    two's complement. Past K lie zeros.
+
+def words_in_row(K: int, group: int) -> int:
+    """Words that a row of K nibbles takes: whole steps."""
+    return -(-K // (8 * words_of(group))) * words_of(group)
+
+
+def packed_nibbles(stored: torch.Tensor, group: int) -> torch.Tensor:
+    """Values of 4 bits, -8 to 7 or 0 to 15, as words: of W words, nibble i of word j is value W i + j of 8 W along K.
+
+    W is `words_of(group)`: nibble i of all of them are W neighbours, all of one group, and 16 bytes are 32 weights of
+    one output column. Signed values are in two's complement; past K lie zeros.
 
     Args:
         stored: int8 [N, K].
+        group: places of K that share a scale.
 
     Returns:
-        int32 [N, 16 ceil(K / 128)].
+        int32 [N, `words_in_row(K, group)`].
     """
     N, K = stored.shape
-    padded = torch.nn.functional.pad(stored, (0, -K % NIBBLE_STEP)).view(N, -1, 8, NIBBLE_WORDS)
-    places = 4 * torch.arange(8, device=stored.device)[:, None]
-    words = ((padded.long() & 15) << places).sum(2).view(N, -1)
-    return words.to(torch.int32)  # modulo 2^32
+    words = words_of(group)
+    padded = torch.nn.functional.pad(stored, (0, -K % (8 * words))).view(N, -1, 8, words)
+    packed = torch.zeros(N, padded.shape[1], words, dtype=torch.int32, device=stored.device)
+    for place in range(8):  # a 64-bit copy of all may not fit
+        packed |= (padded[:, :, place].int() & 15) << (4 * place)
+    return packed.view(N, -1)
 
 
-def unpacked_nibbles(packed: torch.Tensor, K: int, *, signed: bool) -> torch.Tensor:
+def unpacked_nibbles(packed: torch.Tensor, K: int, group: int, *, signed: bool) -> torch.Tensor:
     """The int8 [N, K] that `packed_nibbles` was given."""
-    places = 4 * torch.arange(8, device=packed.device)[:, None]
-    values = (packed.view(len(packed), -1, 1, NIBBLE_WORDS) >> places) & 15
+    words = packed.view(len(packed), -1, 1, words_of(group))
+    values = (words >> (4 * torch.arange(8, device=packed.device, dtype=torch.int32)[:, None])) & 15
     if signed:
         values = (values ^ 8) - 8
     return values.reshape(len(packed), -1)[:, :K].to(torch.int8)

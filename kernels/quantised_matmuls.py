@@ -1,4 +1,4 @@
-"""Projections of published models in fp8, and the quantisation of what they are fed with.
+"""Projections of published models in fp8 and with stored weights, and the quantisation of what they are fed with.
 
 Shapes come from `kernels.models`; which models, projections and rows is left to `bench.technique_suite`.
 """
@@ -12,6 +12,18 @@ from kernels.models import Model, matmul_workloads
 from kernels.spec import DECODE_ROWS, Workload
 
 E4M3 = "float8_e4m3fn"
+NIBBLES, EIGHT_BITS, USUAL_GROUP = ("int4", "uint4"), ("int8", E4M3), 128
+"""Storage of weights beside 16-bit activations: in groups along K that share a scale, and with a scale a column."""
+
+
+def with_weights(workload: Workload, weight_dtype: str, group: int = 0) -> Workload:
+    """The workload with weights stored so: nibbles in groups of `group`, or 8 bits with a scale a column."""
+    axes = {axis: size for axis, size in workload.axes.items() if axis != "group_size"}
+    if weight_dtype in NIBBLES:
+        axes["group_size"] = group or USUAL_GROUP
+    technique = {"float8_e4m3fn": "fp8", "int8": "int8"}.get(weight_dtype, "int4")
+    scale = "channel" if weight_dtype in EIGHT_BITS else ""
+    return replace(workload, axes=axes, weight_dtype=weight_dtype, scale=scale, technique=technique)
 
 
 def fp8_workloads(
@@ -20,6 +32,14 @@ def fp8_workloads(
     """Op name -> the projections named, at each number of rows, with scales of this granularity."""
     by_op = matmul_workloads(model, tp, rows, E4M3, only=only)
     return {op: [replace(w, scale=scale, technique="fp8") for w in workloads] for op, workloads in by_op.items()}
+
+
+def weight_only_workloads(
+    model: Model, tp: int, rows: Sequence[int], stored: str, group: int, only: tuple[str, ...], dtype: str
+) -> list[Workload]:
+    """The projections named, at each number of rows, of 16-bit activations and weights stored in 4 or 8 bits."""
+    by_op = matmul_workloads(model, tp, rows, dtype, only=only)
+    return [with_weights(workload, stored, group) for workloads in by_op.values() for workload in workloads]
 
 
 def quantise_workloads(model: Model, rows: Sequence[int], scales: Sequence[str], dtype: str) -> list[Workload]:
