@@ -26,6 +26,8 @@ TABLES = ("kv_lens", "positions", "block_table", "cu_seqlens_q", "cu_seqlens_k")
 """Inputs that tell where data lies: moved, but counted as overhead."""
 OUTPUT_BUFFERS = ("y",)
 """Inputs that are written instead of read."""
+NOT_OF_8_BITS = {"channel": {"group_size"}}
+"""Axes that do not apply where each column has one scale."""
 
 
 def by_name(op: Op) -> str:
@@ -180,9 +182,9 @@ def test_roles_and_axes_name_what_is_there(op: Op) -> None:
     for workload in [*op.check_workloads, *suite_workloads("standard").get(op.name, [])]:
         inputs = op.make_inputs(workload, "meta", 0)
         tensors = {name for name, value in inputs.items() if isinstance(value, torch.Tensor)}
-        assert tensors == {name for name in op.roles if name in inputs or not name.endswith("scale")}
+        assert tensors == {name for name in op.roles if name in inputs or not name.endswith(("scale", "zero"))}
         assert set(op.roles.values()) <= {"streamed", "resident"}
-        assert set(workload.axes) - {"v_head_dim", "window"} == set(op.axes)
+        assert set(workload.axes) - {"v_head_dim", "window"} == set(op.axes) - NOT_OF_8_BITS.get(workload.scale, set())
         assert workload.dtype in op.dtypes
     described = op.describe_axes({axis: default or 1 for axis, default in op.axes.items()}, op.dtypes[0], ("a test",))
     assert set(described.axes) == set(op.axes)

@@ -29,6 +29,7 @@ AXES_BY_OP = {
 BASIC = set(AXES_BY_OP)
 AXES_BY_OP |= {
     "quantise_fp8": {"M", "K"},
+    "matmul_weight_only": {"M", "N", "K", "group_size"},
     "kv_append": {"batch", "q_len", "kv_len", "kv_heads", "head_dim"},
     "attention_paged_decode": {"batch", "q_len", "kv_len", "q_heads", "kv_heads", "head_dim", "page_size"},
     "attention_paged_prefill": {"batch", "q_len", "kv_len", "q_heads", "kv_heads", "head_dim", "page_size"},
