@@ -1,9 +1,7 @@
 """The Triton provider of op matmul_weight_only: Y[M, N] = X[M, K] @ W[N, K]^T, W stored in 4 or 8 bits.
 
-Weights are widened in registers, exactly: a nibble is put under an exponent with one logic instruction (float16 1024 +
-nibble, bfloat16 128 + nibble) and the offset subtracted; int8 into float16 in the same way. The packing needs no
-weight to change its place: a step of 512 along K is 64 words of 4 bytes a column, and nibble i of all 64 words is one
-tile [BLOCK_N, 64] that multiplies X[:, 64 i : 64 i + 64] (of 256 and 32 words in groups of 32).
+Weights are widened in registers (`kernels.stored_weights`): a step of 512 along K is 64 words of 4 bytes a column, and
+nibble i of all 64 words is one tile [BLOCK_N, 64] that multiplies X[:, 64 i : 64 i + 64]; 256 and 32 in groups of 32.
 
 One kernel for all M, two walks over nibbles. Up to 16 rows a step's tiles are unrolled and scales are multiplied to
 float32 sums of one group. Above, words wait in registers while a loop over their nibbles brings X by pieces, and
@@ -26,15 +24,11 @@ from kernels.launch_work import weight_only_launch
 from kernels.matmul_decode_triton import REDUCE_BLOCK, _reduce_kernel
 from kernels.matmul_triton import tile_of
 from kernels.quantisation import check_arch, words_in_row, words_of
+from kernels.stored_weights import load_x, nibble_loop, nibble_step, widened
 from kernels.tuned import Bucket, Table, dtype_name, size_class, tuned_first
 
 DEPTH_OF_BYTES = 128
 """Places of K in one step of weights in 8 bits; of nibbles it is what `words_of` packs together."""
-MAGIC_HALF, MAGIC_BFLOAT = tl.constexpr(0x6400), tl.constexpr(0x4300)
-"""The float16 1024 and bfloat16 128, whose last four bits are free for a nibble; exclusive-or with 8 makes one in two's
-complement unsigned, 8 more."""
-UNSIGNED_PAST_1024, ITS_OFFSET = tl.constexpr(0x6480), tl.constexpr(1152.0)
-"""int8's bits exclusive-or the first are the float16 1024 + 128 + value."""
 MAX_SPLITS, REDUCE_STEPS = 16, 2
 FEW = tl.constexpr(16)
 """Rows of a tile whose nibbles are unrolled."""
@@ -94,6 +88,8 @@ def configs_for(M: int, dtype: torch.dtype, weight: str, group: int, arch: int) 
             Config(block_m=rows, block_n=64, num_stages=stages, ctas_per_sm=2),
             Config(block_m=rows, block_n=128, num_warps=8, num_stages=min(3, stages), ctas_per_sm=1),
         )
+    if group and (arch < 90 if rows == MOST_CLASS else arch >= 100 and rows == FEW.value):
+        usual = usual[::-1]  # what keeps its registers there
     return tuned_first(TUNED, bucket_of(M, dtype, weight, group), usual, arch)
 
 
@@ -107,93 +103,6 @@ def splits_for(tiles: int, steps: int, config: Config, sms: int) -> int:
         return float(triton.cdiv(tiles * splits, slots) * triton.cdiv(steps, splits) + (splits > 1) * REDUCE_STEPS)
 
     return min(range(1, min(max(1, steps), MAX_SPLITS) + 1), key=cost)
-
-
-@triton.jit
-def nibbles(words, zeros, place, SIGNED: tl.constexpr, DTYPE: tl.constexpr):
-    """Nibble `place` of each word [columns, words] as a value: less its column's zero point where not SIGNED."""
-    magic: tl.constexpr = MAGIC_HALF if tl.float16 == DTYPE else MAGIC_BFLOAT
-    flip: tl.constexpr = 8 if SIGNED else 0
-    above = ((((words >> (4 * place)) & 15) ^ (magic ^ flip)).to(tl.uint16)).to(DTYPE, bitcast=True)
-    if SIGNED:
-        values = above - (1032.0 if tl.float16 == DTYPE else 136.0)
-    else:
-        values = above - (zeros.to(tl.uint16) | magic).to(tl.uint16).to(DTYPE, bitcast=True)[:, None]
-    return values.to(DTYPE)
-
-
-@triton.jit
-def widened(tile, DTYPE: tl.constexpr):
-    """A tile of int8 or float8_e4m3fn in DTYPE, exactly."""
-    if tile.dtype == tl.int8 and tl.float16 == DTYPE:
-        bits = tile.to(tl.uint8, bitcast=True).to(tl.uint16) ^ UNSIGNED_PAST_1024
-        wide = (bits.to(tl.float16, bitcast=True) - ITS_OFFSET).to(tl.float16)
-    else:
-        wide = tile.to(DTYPE)
-    return wide
-
-
-@triton.jit
-def _load_x(x_rows, k, stride_xk, inside, K, WIDTH: tl.constexpr, EVEN_K: tl.constexpr):
-    ks = k + tl.arange(0, WIDTH)
-    places = x_rows + ks.to(tl.int64)[None, :] * stride_xk
-    if EVEN_K:
-        tile = tl.load(places, mask=inside, other=0.0)
-    else:
-        tile = tl.load(places, mask=inside & (ks < K)[None, :], other=0.0)
-    return tile
-
-
-@triton.jit
-def _of_group(scales, zeros, k, columns, N, K, stride_sg, GROUP: tl.constexpr, SIGNED: tl.constexpr):
-    """(scales, zero points) of columns at depth k; past K none are read."""
-    places = tl.cast(k // GROUP, tl.int64) * stride_sg + columns
-    there = (columns < N) & (k < K)
-    scale = tl.load(scales + places, mask=there, other=0.0)
-    zero = columns
-    if not SIGNED:
-        zero = tl.load(zeros + places, mask=there, other=0)
-    return scale, zero
-
-
-@triton.jit
-def _nibble_step(
-    acc, x_rows, words, scales, zeros, k, columns, inside, N, K, stride_xk, stride_sg,
-    GROUP: tl.constexpr, WORDS: tl.constexpr, SIGNED: tl.constexpr, DTYPE: tl.constexpr, EVEN_K: tl.constexpr,
-):  # fmt: skip
-    """acc and the products of 8 WORDS places from k on: those that share scales added up before they are scaled."""
-    tiles: tl.constexpr = GROUP // WORDS
-    for part in tl.static_range(8 // tiles):
-        scale, zero = _of_group(scales, zeros, k + part * GROUP, columns, N, K, stride_sg, GROUP, SIGNED)
-        product = tl.zeros(acc.shape, tl.float32)
-        for tile in tl.static_range(tiles):
-            x = _load_x(x_rows, k + (part * tiles + tile) * WORDS, stride_xk, inside, K, WORDS, EVEN_K)
-            product = tl.dot(x, nibbles(words, zero, part * tiles + tile, SIGNED, DTYPE).T, product)
-        acc += product * scale.to(tl.float32)[None, :]
-    return acc
-
-
-@triton.jit
-def _nibble_loop(
-    acc, x_rows, w_rows, scales, zeros, lo, hi, columns, inside, w_inside, N, K, stride_xk, stride_sg,
-    GROUP: tl.constexpr, WORDS: tl.constexpr, SIGNED: tl.constexpr, DTYPE: tl.constexpr, EVEN_K: tl.constexpr,
-):  # fmt: skip
-    """acc and the products of all places from lo to hi; words, scales and zero points are read one turn ahead."""
-    js = tl.arange(0, WORDS)
-    ahead = tl.load(w_rows + (lo // 8 + js)[None, :], mask=w_inside & (lo < hi), other=0)
-    next_scale, next_zero = _of_group(scales, zeros, lo, columns, N, K, stride_sg, GROUP, SIGNED)
-    for k in range(lo, hi, 8 * WORDS):
-        words = ahead.to(tl.uint32, bitcast=True)
-        ahead = tl.load(w_rows + (k // 8 + WORDS + js)[None, :], mask=w_inside & (k + 8 * WORDS < hi), other=0)
-        for place in range(8):
-            scale = next_scale
-            zero = next_zero
-            next_scale, next_zero = _of_group(
-                scales, zeros, k + (place + 1) * WORDS, columns, N, K, stride_sg, GROUP, SIGNED)
-            x = _load_x(x_rows, k + place * WORDS, stride_xk, inside, K, WORDS, EVEN_K)
-            weights = nibbles(words, zero, place, SIGNED, DTYPE) * scale[:, None]
-            acc = tl.dot(x, weights.to(DTYPE).T, acc)
-    return acc
 
 
 @triton.jit(launch_metadata=weight_only_launch)
@@ -216,20 +125,20 @@ def _weight_only_kernel(
     w_inside = (columns < N)[:, None]
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     if GROUP and BLOCK_M > FEW:
-        acc = _nibble_loop(
+        acc = nibble_loop(
             acc, x_rows, w_rows, scales, zeros, lo, hi, columns, inside, w_inside, N, K, stride_xk, stride_sg,
             GROUP, STEP // 8, SIGNED, x.dtype.element_ty, EVEN_K)
     else:
         for k in range(lo, hi, STEP):
             if GROUP:
                 words = tl.load(w_rows + (k // 8 + tl.arange(0, STEP // 8))[None, :], mask=w_inside, other=0)
-                acc = _nibble_step(
+                acc = nibble_step(
                     acc, x_rows, words.to(tl.uint32, bitcast=True), scales, zeros, k, columns, inside, N, K,
                     stride_xk, stride_sg, GROUP, STEP // 8, SIGNED, x.dtype.element_ty, EVEN_K)
             else:
-                tile = _load_x(w_rows, k, 1, w_inside, K, STEP, EVEN_K)
+                tile = load_x(w_rows, k, 1, w_inside, K, STEP, EVEN_K)
                 acc = tl.dot(
-                    _load_x(x_rows, k, stride_xk, inside, K, STEP, EVEN_K), widened(tile, x.dtype.element_ty).T, acc)
+                    load_x(x_rows, k, stride_xk, inside, K, STEP, EVEN_K), widened(tile, x.dtype.element_ty).T, acc)
     if not GROUP:
         acc *= tl.load(scales + columns, mask=columns < N, other=0.0).to(tl.float32)[None, :]
     stored = inside & (columns < N)[None, :]

@@ -14,6 +14,7 @@ from bench.case import Case
 from bench.compile import compile_driver
 from kernels import launch_work
 from kernels.matmul_fp8 import E4M3, with_scales
+from kernels.quantised_matmuls import with_weights
 from kernels.registry import OPS, op_named
 
 WITH_TRITON = [op for op in OPS if "triton" in op.providers]
@@ -48,6 +49,12 @@ def in_blocks(op: str, M: int, N: int, K: int) -> Case:
     return replace(case, workload=with_scales(case.workload, "block128"))
 
 
+def stored(how: str, group: int = 0, *, M: int, N: int, K: int) -> Case:
+    """A case of weights stored so."""
+    case = asked("matmul_weight_only", M=M, N=N, K=K)
+    return replace(case, workload=with_weights(case.workload, how, group))
+
+
 def quantising(scale: str) -> Case:
     """Activations to be quantised with these scales."""
     case = asked("quantise_fp8", M=70, K=300)
@@ -69,6 +76,10 @@ ONE_LAUNCH = (
     asked("matmul", E4M3, M=100, N=99, K=101),
     asked("matmul_decode", E4M3, M=1, N=200_000, K=512),
     in_blocks("matmul_decode", M=5, N=200_000, K=400),
+    stored("int4", 128, M=1, N=200_000, K=600),
+    stored("uint4", 32, M=100, N=2000, K=600),
+    stored("int8", M=16, N=200_000, K=600),
+    stored("float8_e4m3fn", M=4096, N=512, K=512),
     quantising("token"),
     quantising("tensor"),
     quantising("block128"),
@@ -108,6 +119,8 @@ SPLIT = (
     asked("matmul_decode", M=16, N=1024, K=8192),
     asked("matmul_decode", E4M3, M=16, N=1024, K=8192),
     in_blocks("matmul_decode", M=3, N=1024, K=8192),
+    stored("int4", 128, M=3, N=1024, K=8192),
+    stored("uint4", 64, M=64, N=1024, K=8192),
     asked("attention_decode", batch=1, kv_len=8192),
     asked("attention_paged_decode", batch=1, kv_len=8192),
     asked("attention_mla_decode", batch=1, kv_len=8192, q_heads=16),

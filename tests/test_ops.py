@@ -17,7 +17,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from bench.case import Case
 from bench.check import check_case
 from bench.suites import suite_workloads
-from kernels import attention_decode, attention_prefill, kv_append, matmul, matmul_decode
+from kernels import attention_decode, attention_prefill, kv_append, matmul, matmul_decode, matmul_weight_only
+from kernels.quantised_matmuls import with_weights
 from kernels.registry import OPS, ROOF_OPS, op_named
 from kernels.spec import Inputs, Op, UnsupportedError, Workload
 
@@ -277,6 +278,45 @@ def test_scales_and_sizes_that_an_fp8_matmul_cannot_take_are_refused(
     workload = Workload(axes=axes, dtype=dtype, scale=scale, phase="decode")
     found = op.unsupported(workload, provider) or ""
     assert (reason in found) if reason else not found
+
+
+@pytest.mark.parametrize(
+    ("stored", "group", "scale", "K", "provider", "reason"),
+    [
+        ("", 128, "", 512, "triton", "wanted weights of int4, uint4, int8, float8_e4m3fn, got bfloat16"),
+        ("int4", 96, "", 512, "triton", "int4 has a scale for (32, 64, 128) places of K, got group_size=96"),
+        ("uint4", 128, "channel", 512, "triton", "got group_size=128 channel"),
+        ("int8", 0, "token", 512, "triton", "int8 has a scale a channel, got token"),
+        ("float8_e4m3fn", 64, "channel", 512, "triton", "a scale a channel, got channel and group_size=64"),
+        ("int4", 128, "", 512, "torch", "torch._weight_int4pack_mm takes a layout of its own"),
+        ("float8_e4m3fn", 0, "channel", 512, "torch", "no 16-bit activations by float8_e4m3fn weights"),
+        ("int8", 0, "channel", 500, "torch", "wants K in whole 16, got K=500"),
+        ("int8", 0, "channel", 512, "torch", ""),
+        ("uint4", 32, "", 77, "triton", ""),
+    ],
+)
+def test_storage_of_weights_that_a_provider_cannot_take_is_refused(
+    stored: str, group: int, scale: str, K: int, provider: str, reason: str
+) -> None:
+    axes = {"M": 4, "N": 16, "K": K} | ({"group_size": group} if group else {})
+    workload = Workload(axes=axes, dtype="bfloat16", weight_dtype=stored, scale=scale, phase="decode")
+    found = matmul_weight_only.OP.unsupported(workload, provider) or ""
+    assert (reason in found) if reason else not found
+
+
+@pytest.mark.parametrize(("stored", "group"), [("uint4", 64), ("int8", 0)])
+def test_a_sample_of_a_product_with_stored_weights_is_the_products_own_values(
+    stored: str, group: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    op = matmul_weight_only.OP
+    monkeypatch.setattr(matmul, "CHECK_IN_FULL", 0)
+    monkeypatch.setattr(matmul, "SAMPLED_ROWS", 5)
+    described = op.describe_axes({"M": 30, "N": 520, "K": 272}, "float16", ("test",))
+    inputs = op.make_inputs(with_weights(described, stored, group), "cpu", 0)
+    fewer, cut = op.sample(inputs)
+    of_sample = op.reference(**fewer)
+    assert of_sample.shape == (5, matmul.SAMPLED_COLUMNS)
+    assert torch.allclose(of_sample, cut(op.reference(**inputs)), rtol=1e-9)
 
 
 def test_scales_of_blocks_off_sm_90_are_unsupported_by_torch() -> None:

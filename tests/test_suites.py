@@ -87,15 +87,18 @@ def test_an_unknown_suite_names_the_known_ones() -> None:
 def test_every_workload_has_the_axes_of_its_op_and_a_source() -> None:
     for _, op_name, workload in ALL:
         values_of_their_own = {"v_head_dim"} if workload.technique == "mla" and "head_dim" in workload.axes else set()
-        assert set(workload.axes) == AXES_BY_OP[op_name] | values_of_their_own, workload
+        of_groups = {"group_size"} if workload.scale == "channel" else set()
+        assert set(workload.axes) == (AXES_BY_OP[op_name] | values_of_their_own) - of_groups, workload
         assert workload.source, workload
 
 
 def test_prefill_and_decode_matmuls_are_told_apart_by_rows() -> None:
     for _, op_name, workload in ALL:
-        if "N" in workload.axes:
+        if "N" in workload.axes and op_name != "matmul_weight_only":
             assert (op_name == "matmul_decode") == (workload.axes["M"] <= DECODE_ROWS)
-        if op_name not in ("kv_append", "quantise_fp8"):
+        if op_name == "matmul_weight_only":
+            assert (workload.phase == "decode") == (workload.axes["M"] <= DECODE_ROWS)
+        elif op_name not in ("kv_append", "quantise_fp8"):
             phase = "decode" if "decode" in op_name else "mixed" if "mixed" in op_name else "prefill"
             assert workload.phase == phase
 

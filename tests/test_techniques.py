@@ -6,9 +6,9 @@ import pytest
 
 from bench.suites import fits_kv_limit, suite_workloads
 from bench.technique_suite import techniques
-from kernels import attention_decode, attention_paged_decode, kv_append, matmul_decode
+from kernels import attention_decode, attention_paged_decode, kv_append, matmul_decode, matmul_weight_only
 from kernels.models import model_named
-from kernels.quantised_matmuls import fp8_workloads
+from kernels.quantised_matmuls import fp8_workloads, weight_only_workloads
 from kernels.spec import Workload
 from kernels.techniques import (
     kv_append_workloads,
@@ -34,6 +34,7 @@ def test_every_technique_of_the_suite_is_told_with_its_models() -> None:
         "attention_mla_decode": {"mla"},
         "matmul": {"fp8"},
         "matmul_decode": {"fp8"},
+        "matmul_weight_only": {"int4", "int8", "fp8"},
         "quantise_fp8": {"fp8"},
     }
     for op, workloads in by_op.items():
@@ -41,7 +42,7 @@ def test_every_technique_of_the_suite_is_told_with_its_models() -> None:
             assert {source.split(":")[0] for w in workloads for source in w.source} == {"llama-3.1-70b", "deepseek-v3"}
             continue
         models = {source.split(":")[0] for w in workloads if w.technique != "mla" for source in w.source}
-        only_large = op in ("attention_prefill", "attention_prefix_decode")
+        only_large = op in ("attention_prefill", "attention_prefix_decode", "matmul_weight_only")
         if op != "attention_mla_decode":
             assert models == {"llama-3.1-70b"} | (set() if only_large else {"llama-3.1-8b"})
         latent = {source.split(":")[0] for w in workloads if w.technique == "mla" for source in w.source}
@@ -61,6 +62,24 @@ def test_fp8_projections_against_bytes_worked_by_hand() -> None:
         assert workload.key == f"float8_e4m3fn.{scale}/M=16,N=10240,K=8192" and workload.technique == "fp8"
     cases = suite_workloads("techniques")
     assert len([*cases["matmul"], *cases["matmul_decode"]]) == 28
+
+
+def test_stored_weights_against_bytes_worked_by_hand() -> None:
+    """Llama-3.1-70B's down_proj on one GPU is [8,192, 28,672], 234,881,024 weights: half of it in 4 bits, a scale of 2
+    bytes for 8,192 x 224 groups of 128, a zero point of one beside; 16 rows in and out are 917,504 + 262,144 bytes."""
+    weights, rows, groups = 234_881_024, 917_504 + 262_144, 8_192 * 224
+    for stored, group, moved in (
+        ("int4", 128, weights // 2 + 2 * groups),
+        ("uint4", 128, weights // 2 + 3 * groups),
+        ("int4", 32, weights // 2 + 8 * groups),
+        ("int8", 0, weights + 2 * 8_192),
+        ("float8_e4m3fn", 0, weights + 2 * 8_192),
+    ):
+        [workload] = weight_only_workloads(SEVENTY, 1, (16,), stored, group, ("down_proj",), "bfloat16")
+        counted = matmul_weight_only.OP.work(workload)
+        assert (counted.bytes, counted.flops) == (moved + rows, 2 * 16 * weights)
+        of_group = (".channel", "") if not group else ("", f",group_size={group}")
+        assert workload.key == f"bfloat16.w_{stored}{of_group[0]}/M=16,N=8192,K=28672{of_group[1]}"
 
 
 def test_kv_bytes_against_heads() -> None:
