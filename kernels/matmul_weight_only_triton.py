@@ -30,6 +30,8 @@ from kernels.tuned import Bucket, Table, dtype_name, size_class, tuned_first
 DEPTH_OF_BYTES = 128
 """Places of K in one step of weights in 8 bits; of nibbles it is what `words_of` packs together."""
 MAX_SPLITS, REDUCE_STEPS = 16, 2
+ROWS_OF_A_STEP = 32
+"""Whose float32 partials, out and back, are as many bytes as a step of nibbles: 256 a column."""
 FEW = tl.constexpr(16)
 """Rows of a tile whose nibbles are unrolled."""
 MOST_CLASS = 128
@@ -71,6 +73,7 @@ def bucket_of(M: int, dtype: torch.dtype, weight: str, group: int) -> Bucket:
 def configs_for(M: int, dtype: torch.dtype, weight: str, group: int, arch: int) -> tuple[Config, ...]:
     """The configurations for a number of rows, the default first."""
     rows, stages = size_class(M, FEW.value, MOST_CLASS), 2 if arch in SMALL_SHARED else 4
+    usual: tuple[Config, ...]
     if rows > FEW.value and group:
         stages = 3
     if rows == MOST_CLASS:
@@ -89,18 +92,24 @@ def configs_for(M: int, dtype: torch.dtype, weight: str, group: int, arch: int) 
             Config(block_m=rows, block_n=128, num_warps=8, num_stages=min(3, stages), ctas_per_sm=1),
         )
     if group and (arch < 90 if rows == MOST_CLASS else arch >= 100 and rows == FEW.value):
-        usual = usual[::-1]  # what keeps its registers there
+        usual = usual[1:]  # what keeps its registers there
     return tuned_first(TUNED, bucket_of(M, dtype, weight, group), usual, arch)
 
 
 def splits_for(tiles: int, steps: int, config: Config, sms: int) -> int:
-    """Over how many programs K is shared: the number whose slowest SM is done first, as in matmul_decode."""
+    """Over how many programs K is shared: the number whose slowest SM is done first, partials too.
+
+    None where tiles of many rows fill the machine, whose partials are larger than what they wait for.
+    """
     if config.splits:
         return min(config.splits, max(1, steps))
     slots = sms * config.ctas_per_sm
+    if config.block_m > FEW.value and tiles >= slots:
+        return 1
 
     def cost(splits: int) -> float:
-        return float(triton.cdiv(tiles * splits, slots) * triton.cdiv(steps, splits) + (splits > 1) * REDUCE_STEPS)
+        walk = triton.cdiv(steps, splits) + (splits > 1) * config.block_m / ROWS_OF_A_STEP
+        return float(triton.cdiv(tiles * splits, slots) * walk + (splits > 1) * REDUCE_STEPS)
 
     return min(range(1, min(max(1, steps), MAX_SPLITS) + 1), key=cost)
 

@@ -13,6 +13,7 @@ from analysis.compiled import Kernel, hot_code, row_of
 from bench.case import Case
 from bench.compile_jobs import outcome_of
 from kernels.matmul_weight_only import OP
+from kernels.matmul_weight_only_triton import Config, splits_for
 from kernels.quantised_matmuls import with_weights
 
 
@@ -24,6 +25,21 @@ def compiled(M: int, stored: str, group: int = 0) -> dict[str, Any]:
     row = row_of(Kernel(record, *hot_code(text, record)))
     assert (row["spill_loads"], row["spill_stores"], row["wgmma_serialised"]) == (0, 0, "no")
     return row
+
+
+@pytest.mark.parametrize(
+    ("block_m", "tiles", "splits"),
+    [
+        (16, 128, 2),  # one wave of 8 steps and a half; in four two of 4 1/2: 10 1/2 and 11 with the second kernel
+        (16, 300, 4),  # 5 waves of 4 1/2: 24 1/2; unshared 32, in two 27 1/2, in six 26 1/2, in eight 27
+        (128, 66, 4),  # one wave of 4 steps and 4 of partials: 10; unshared 16, in two 14, in three 12
+        (128, 264, 1),
+        (128, 300, 1),
+    ],
+)
+def test_k_is_shared_until_the_machine_is_full(block_m: int, tiles: int, splits: int) -> None:
+    """16 steps on 132 SMs that hold two programs each."""
+    assert splits_for(tiles, 16, Config(block_m=block_m, block_n=64, ctas_per_sm=2), 132) == splits
 
 
 @pytest.mark.parametrize(("stored", "group", "most"), [("int4", 128, 245), ("int8", 0, 140), ("float8_e4m3fn", 0, 143)])
