@@ -97,15 +97,10 @@ def configs_for(M: int, dtype: torch.dtype, weight: str, group: int, arch: int) 
 
 
 def splits_for(tiles: int, steps: int, config: Config, sms: int) -> int:
-    """Over how many programs K is shared: the number whose slowest SM is done first, partials too.
-
-    None where tiles of many rows fill the machine, whose partials are larger than what they wait for.
-    """
+    """Over how many programs K is shared: the number whose slowest SM is done first, partials too."""
     if config.splits:
         return min(config.splits, max(1, steps))
     slots = sms * config.ctas_per_sm
-    if config.block_m > FEW.value and tiles >= slots:
-        return 1
 
     def cost(splits: int) -> float:
         walk = triton.cdiv(steps, splits) + (splits > 1) * config.block_m / ROWS_OF_A_STEP

@@ -78,6 +78,13 @@ def test_zero_points_against_hand_worked_values() -> None:
     assert stored[0, [16, 32, 33, 34, 64, 65, 66, 96]].tolist() == [1, 15, 4, 0, 0, 11, 15, 0]
 
 
+@pytest.mark.parametrize(("value", "scale", "zero", "nibble"), [(30.0, 2, 0, 15), (-15.0, 1, 15, 0)])
+def test_zero_is_in_the_range_of_a_group_of_one_sign(value: float, scale: float, zero: int, nibble: int) -> None:
+    stored, scales, zeros = grouped_nibbles(torch.full((1, 32), value), 32, HALF, zero_points=True)
+    assert zeros is not None and (scales.item(), zeros.item()) == (scale, zero)
+    assert (stored == nibble).all()
+
+
 @pytest.mark.parametrize("zero_points", [False, True])
 @pytest.mark.parametrize("size", [1e-37, 1.0, 3e4])
 def test_stored_weights_are_within_half_a_scale(size: float, zero_points: bool) -> None:

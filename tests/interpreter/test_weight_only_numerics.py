@@ -34,9 +34,10 @@ def half(values: torch.Tensor) -> torch.Tensor:
 
 def ask(x: torch.Tensor, w: torch.Tensor, scales: torch.Tensor, **stored: object) -> dict[str, torch.Tensor]:
     """x times stored weights by every path, in poisoned memory."""
+    scales = scales.half() if "w_zero" in stored else half(scales)
     with poisoned():
         return {
-            str(form): matmul_weight_only(half(x), w, w_scale=scales.half(), config=form, **stored)  # type: ignore[arg-type]
+            str(form): matmul_weight_only(half(x), w, w_scale=scales, config=form, **stored)  # type: ignore[arg-type]
             for form in FORMS
         }
 
