@@ -86,13 +86,14 @@ def configs_for(M: int, dtype: torch.dtype, weight: str, group: int, arch: int) 
             Config(block_m=16, block_n=64, num_stages=stages, ctas_per_sm=2),
             Config(block_m=16, block_n=32, num_stages=stages, ctas_per_sm=3),
         )
+        usual = usual[::-1] if weight == "uint4" else usual  # whose zero points take registers
     else:
         usual = (
             Config(block_m=rows, block_n=64, num_stages=stages, ctas_per_sm=2),
             Config(block_m=rows, block_n=128, num_warps=8, num_stages=min(3, stages), ctas_per_sm=1),
         )
-    if group and (arch < 90 if rows == MOST_CLASS else arch >= 100 and rows == FEW.value):
-        usual = usual[1:]  # what keeps its registers there
+    if group and not 90 <= arch < 100 and rows in (FEW.value, MOST_CLASS):
+        usual = tuple(config for config in usual if config.block_m * config.block_n in (16 * 32, 64 * 128))  # no spills
     return tuned_first(TUNED, bucket_of(M, dtype, weight, group), usual, arch)
 
 
