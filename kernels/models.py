@@ -34,6 +34,7 @@ class Model:
         window: keys a windowed layer sees; `window_layers` of the layers are windowed.
         q_lora_rank, kv_lora_rank, rope_head_dim: MLA's ranks, and the part of `head_dim` that is rotated.
         tied_head: the lm_head is the embedding table.
+        qk_norm: queries and keys are normalised head by head.
         parameters: exact count of the text model.
         active_parameters: `parameters` (the default) less the routed experts that a token does not visit. Embedding
             included, as Mixtral, Qwen3 and DeepSeek count; the gpt-oss card leaves it out (5.13e9).
@@ -55,6 +56,7 @@ class Model:
     expert_intermediate: int = 0
     vocabulary: int
     tied_head: bool = False
+    qk_norm: bool = False
     window: int = 0
     window_layers: int = 0
     q_lora_rank: int = 0
@@ -85,17 +87,17 @@ MODELS: tuple[Model, ...] = (
           intermediate=53248, vocabulary=128256, parameters=405_853_388_800,
           source="Hugging Face config meta-llama/Meta-Llama-3.1-405B"),
     Model(name="qwen3-8b", layers=36, hidden=4096, q_heads=32, kv_heads=8, head_dim=128,
-          intermediate=12288, vocabulary=151936, parameters=8_190_735_360,
+          intermediate=12288, vocabulary=151936, qk_norm=True, parameters=8_190_735_360,
           source="Hugging Face config Qwen/Qwen3-8B"),
     Model(name="qwen3-32b", layers=64, hidden=5120, q_heads=64, kv_heads=8, head_dim=128,
-          intermediate=25600, vocabulary=151936, parameters=32_762_123_264,
+          intermediate=25600, vocabulary=151936, qk_norm=True, parameters=32_762_123_264,
           source="Hugging Face config Qwen/Qwen3-32B"),
     Model(name="qwen3-30b-a3b", layers=48, hidden=2048, q_heads=32, kv_heads=4, head_dim=128,
-          experts=128, experts_active=8, expert_intermediate=768, vocabulary=151936,
+          experts=128, experts_active=8, expert_intermediate=768, vocabulary=151936, qk_norm=True,
           parameters=30_532_122_624, active_parameters=3_353_032_704,
           source="Hugging Face config Qwen/Qwen3-30B-A3B"),
     Model(name="qwen3-235b-a22b", layers=94, hidden=4096, q_heads=64, kv_heads=4, head_dim=128,
-          experts=128, experts_active=8, expert_intermediate=1536, vocabulary=151936,
+          experts=128, experts_active=8, expert_intermediate=1536, vocabulary=151936, qk_norm=True,
           parameters=235_093_634_560, active_parameters=22_190_763_520,
           source="Hugging Face config Qwen/Qwen3-235B-A22B"),
     Model(name="mistral-7b", layers=32, hidden=4096, q_heads=32, kv_heads=8, head_dim=128,
@@ -106,7 +108,7 @@ MODELS: tuple[Model, ...] = (
           parameters=46_702_792_704, active_parameters=12_879_925_248,
           source="Hugging Face config mistralai/Mixtral-8x7B-v0.1"),
     Model(name="gemma-3-27b", layers=62, hidden=5376, q_heads=32, kv_heads=16, head_dim=128,
-          intermediate=21504, vocabulary=262208, tied_head=True, window=1024, window_layers=52,
+          intermediate=21504, vocabulary=262208, tied_head=True, qk_norm=True, window=1024, window_layers=52,
           parameters=27_009_346_304,  # with the vision tower: 27,432,406,640
           source="Hugging Face config google/gemma-3-27b-pt, text model"),
     Model(name="deepseek-v3", layers=61, hidden=7168, q_heads=128, kv_heads=128, head_dim=192, v_head_dim=128,
