@@ -8,11 +8,13 @@ import sys
 
 import typer
 
+from analysis.cmd_audit import audit
 from analysis.cmd_compare import compare
 from analysis.cmd_compile import compile_report
 from analysis.cmd_noise import noise
 from analysis.cmd_reference import reference
 from analysis.cmd_roofline import roofline
+from analysis.cmd_serve import serve
 from analysis.cmd_serving_tables import serving_tables
 from analysis.cmd_techniques import techniques
 from analysis.cmd_validate import validate
@@ -35,6 +37,8 @@ app.command()(reference)
 app.command()(compare)
 app.command()(noise)
 app.command()(techniques)
+app.command()(audit)
+app.command()(serve)
 app.command()(validate)
 app.command("compile")(compile_report)
 app.command("serving-tables")(serving_tables)

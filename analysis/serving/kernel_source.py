@@ -56,9 +56,9 @@ class KernelSource:
         self._tables: tuple[Recorded | Published, ...] = tuple(t for t in (records, published) if t is not None)
         self._bandwidth = speed_of_light(gpu).roofs.dram_gb_per_s * GLUE_BANDWIDTH
 
-    def gemm(self, m: Array, n: float, k: float, dtype: str) -> Cells:
+    def gemm(self, m: Array, n: float | Array, k: float, dtype: str) -> Cells:
         """[M, K] x [K, N]."""
-        m, n_, k_ = np.broadcast_arrays(m, np.float64(n), np.float64(k))
+        m, n_, k_ = np.broadcast_arrays(m, np.asarray(n, dtype=float), np.float64(k))
         return self._cells(self.attainable.gemm(m, n_, k_, dtype), lambda t: t.gemm(m, n_, k_, dtype))
 
     def quantise(self, m: Array, k: float) -> Cells:
@@ -67,10 +67,11 @@ class KernelSource:
         return self._cells(self.attainable.quantise(m, k_), lambda t: t.quantise(m, k_))
 
     def experts(self, rows: Array, n: float, k: float, distinct: Array, dtype: str) -> Cells:
-        """A grouped matmul: as efficient as a dense one with an expert's rows, which nobody measured."""
-        each = np.maximum(rows / np.maximum(distinct, 1), 1)
-        dense = self.gemm(each, n, k, dtype)
-        fraction = self.attainable.gemm(each, np.float64(n), np.float64(k), dtype) / dense.time_us  # type: ignore[arg-type]
+        """A grouped matmul: as efficient as one dense matmul over the columns of all experts that got a row, each
+        with an expert's rows, which nobody measured."""
+        each, hit = np.maximum(rows / np.maximum(distinct, 1), 1), np.maximum(distinct, 1) * n
+        alike = self.attainable.gemm(each, hit, np.full(rows.shape, float(k)), dtype)
+        fraction = alike / self.gemm(each, hit, k, dtype).time_us
         best = self.attainable.experts(rows, n, k, distinct, dtype)
         return Cells(best / fraction, np.full(rows.shape, ASSUMED, dtype=np.int8))
 

@@ -54,13 +54,26 @@ def weight_bytes(model: Model, dtype: str) -> float:
     return float(layers + storage_bytes(tables, "bfloat16"))
 
 
+def read_bytes(model: Model, dtype: str, distinct_experts: Array | float = 0.0) -> Array:
+    """Weights that a decode step reads: all but the embedding table, of which it gathers a row a token, and but the
+    experts that no token visits."""
+    table_bytes = 0 if model.tied_head else storage_bytes(model.vocabulary * model.hidden, "bfloat16")
+    idle = (model.layers - model.dense_layers) * (model.experts - np.asarray(distinct_experts, dtype=float))
+    skipped = storage_bytes(idle * 3 * model.hidden * model.expert_intermediate, stored(dtype))
+    return np.asarray(weight_bytes(model, dtype) - table_bytes - skipped)
+
+
 def kv_bytes_per_token(model: Model, tp: int = 1, dtype: str = "bfloat16") -> int:
     """Of one GPU, all layers, for a token that every layer keeps. MLA's latent is the same on every GPU; KV heads
     fewer than the GPUs are replicated."""
     if model.kv_lora_rank:
         return model.layers * int(storage_bytes(LATENT, dtype))
-    heads = sharded(model, tp).kv_heads
-    return model.layers * int(storage_bytes(heads * (model.head_dim + model.v_head_dim), dtype))
+    return kv_bytes(model.layers, sharded(model, tp).kv_heads, model.head_dim + model.v_head_dim, dtype)
+
+
+def kv_bytes(layers: int, kv_heads: int, width: int, dtype: str) -> int:
+    """Of one token: `layers` that keep K and V (of a hybrid model only those), `width` values of a head's both."""
+    return layers * int(storage_bytes(kv_heads * width, dtype))
 
 
 def budget(deployment: Deployment) -> Budget:
