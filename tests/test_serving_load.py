@@ -58,7 +58,7 @@ def test_clients_beyond_memory_wait_for_a_slot() -> None:
 
 
 def test_restarts_become_prompts_of_mixed_steps() -> None:
-    """64 clients of 128 tokens: 63 / 128 prompts a step, one in 49 % of steps; of 16 tokens: 63 / 16 = 3.94, 4 in 98 %."""
+    """64 clients of 128 tokens: 63 / 128 prompts a step, one in 49 % of steps; of 16: 63 / 16, four in 98 %."""
     deployment = Deployment(model=model_named("llama-3.1-8b"), gpu=H100)
     asked = Requests(concurrency=np.array([64.0, 64.0, 1.0]), isl=np.full(3, 512.0), osl=np.array([128.0, 16.0, 8.0]))
     found = closed_loop(deployment, KernelSource(H100, "trtllm"), asked)
@@ -138,8 +138,8 @@ def test_audit_of_70b_bf16_on_one_h100(claimed: float, possible: bool) -> None:
 
 
 def test_audit_counts_streams_context_and_compute() -> None:
-    """8B bf16, 64 streams of 8,192 tokens: 15.01 + 64 x 1.074 = 83.7 GB, 40.0 tok/s. 1,024 streams at 64 tok/s each: 2 x
-    7.505e9 x 1,024 FLOPs over 989.4e12 are 15.5 ms, 64.4 tok/s."""
+    """8B bf16, 64 streams of 8,192 tokens: 15.01 + 64 x 1.074 = 83.7 GB, 40.0 tok/s. 1,024 streams: 2 x 7.505e9
+    x 1,024 FLOPs over 989.4e12 are 15.5 ms, 64.4 tok/s."""
     deployment = Deployment(model=model_named("llama-3.1-8b"), gpu=H100)
     assert audited(deployment, 39, streams=64, context=8192).most_per_stream == pytest.approx(40.0, rel=2e-3)
     many = audited(deployment, 100, streams=1024)
