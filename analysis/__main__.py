@@ -16,6 +16,7 @@ from analysis.cmd_reference import reference
 from analysis.cmd_roofline import roofline
 from analysis.cmd_serve import serve
 from analysis.cmd_serving_tables import serving_tables
+from analysis.cmd_simulate import simulate
 from analysis.cmd_techniques import techniques
 from analysis.cmd_validate import validate
 
@@ -39,6 +40,7 @@ app.command()(noise)
 app.command()(techniques)
 app.command()(audit)
 app.command()(serve)
+app.command()(simulate)
 app.command()(validate)
 app.command("compile")(compile_report)
 app.command("serving-tables")(serving_tables)

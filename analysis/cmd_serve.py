@@ -31,6 +31,9 @@ KernelsOption = Annotated[
 OnlyOption = Annotated[bool, typer.Option("--kernels-only", help="Leave out the fitted host constants.")]
 HostOption = Annotated[float, typer.Option("--host-us", min=0, help="Host time of each engine step, us.")]
 CachedOption = Annotated[float, typer.Option("--prefix-hit", min=0, max=1, help="Part of a prompt found in a cache.")]
+DraftOption = Annotated[int, typer.Option("--draft-tokens", min=0, help="Tokens a draft proposes each step.")]
+AcceptanceOption = Annotated[float, typer.Option("--acceptance", min=0, max=1, help="Chance that one is right.")]
+DraftCostOption = Annotated[float, typer.Option("--draft-cost", min=0, help="Cost of one, of a plain decode step.")]
 PriceOption = Annotated[float | None, typer.Option("--price", min=0, help="Dollars for a GPU and hour.")]
 SloOption = Annotated[str, typer.Option("--slo", help="chat, interactive or batch.")]
 TtftOption = Annotated[float | None, typer.Option("--slo-ttft", help="Most TTFT, ms.")]
@@ -55,6 +58,9 @@ def serve(
     kernels_only: OnlyOption = False,
     host_us: HostOption = 0.0,
     prefix_hit: CachedOption = 0.0,
+    draft_tokens: DraftOption = 0,
+    acceptance: AcceptanceOption = 0.8,
+    draft_cost: DraftCostOption = 0.0,
     price: PriceOption = None,
     slo: SloOption = "",
     slo_ttft: TtftOption = None,
@@ -69,6 +75,7 @@ def serve(
         deployment, source = deployed(
             (model, model_config), (gpu, tp, pp), (dtype, kv_dtype), engine, kernels, None if kernels_only else host_us
         )
+        deployment = _drafted(deployment, draft_tokens, acceptance, draft_cost)
         limits = _limits(slo, slo_ttft, slo_tpot)
         documents = _documents(deployment, source, _clients(concurrency), (isl, osl, prefix_hit), (price, limits))
     except (ValueError, OSError) as error:
@@ -77,6 +84,15 @@ def serve(
     typer.echo(_printed(deployment, documents, limits, as_json))
     if not any(d["fits"] for d in documents):
         raise typer.Exit(NOT_FITTING)
+
+
+def _drafted(deployment: Deployment, tokens: int, acceptance: float, cost: float) -> Deployment:
+    from dataclasses import replace
+
+    from analysis.serving.speculation import Speculation
+
+    draft = Speculation(tokens=tokens, acceptance=acceptance, draft_cost=cost) if tokens else None
+    return replace(deployment, speculation=draft)
 
 
 def _documents(

@@ -149,3 +149,21 @@ def test_audit_prints_the_verdict() -> None:
     assert "at most 48.2 tok/s per stream" in text and "unless 3 tokens or more are accepted per step" in text
     assert json.loads(run(*claim, "40", "--json"))["possible"] is True
     assert "tokens/s above 0" in run(*claim, "-1", code=2)
+
+
+def test_draft_options_reach_the_step() -> None:
+    """A stream of one: 5 tokens verified in a step, 3.3616 of them right, at 4 x 5 % of a step: under half the TPOT."""
+    plain, draft = (loads("--concurrency", "1", "--draft-tokens", g, "--draft-cost", "0.05")[0] for g in ("0", "4"))
+    assert draft["tpot_ms"] < plain["tpot_ms"] / 2
+    assert sum(op["ms"] for op in draft["ops"]) == pytest.approx(draft["ladder"]["measured_kernels"])
+    assert "draft" in {op["op"] for op in draft["ops"]}
+
+
+def test_simulate_prints_quantiles() -> None:
+    told = json.loads(run("simulate", "--rate", "2", "--requests", "50", "--json"))
+    assert told["slots"] > 8 and told["ttft_ms"]["p50"] <= told["ttft_ms"]["p90"] <= told["ttft_ms"]["p99"]
+    assert "| TTFT |" in run("simulate", "--rate", "2", "--requests", "20")
+    assert (
+        json.loads(run("simulate", "--rate", "2", "--requests", "5", "--osl", "1", "--json"))["tpot_ms"]["p50"] is None
+    )
+    assert "wanted a rate above 0" in run("simulate", "--rate", "0", code=2)

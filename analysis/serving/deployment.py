@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from analysis.serving.speculation import Speculation
 from kernels.models import Model, sharded
 
 CONSTANTS = Path(__file__).parents[1] / "data" / "serving_constants.json"
@@ -119,6 +120,7 @@ class Deployment:
     kv_dtype: str = "bfloat16"
     engine: Engine = field(default_factory=lambda: ENGINES["trtllm"])
     host: Host = Host()
+    speculation: Speculation | None = None
 
     def __post_init__(self) -> None:
         sharded(self.model, self.tp)

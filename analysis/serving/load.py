@@ -41,13 +41,15 @@ def closed_loop(deployment: Deployment, source: KernelSource, requests: Requests
 
     Returns:
         Per load: concurrency, isl, osl, capacity, active (of the clients, those that fit), context, group, prompts
-        of a mixed step and mixed_share of the steps that are mixed; decode_ms, mixed_ms and prefill_ms and the same
-        with `_light`; all_reduces and layers of a step; how.
+        of a mixed step and mixed_share of the steps that are mixed; decode_ms, mixed_ms, draft_ms (of a step) and
+        prefill_ms and the same with `_light`; accepted tokens, all_reduces and layers of a step; how.
     """
     c, isl, osl = requests.concurrency, requests.isl, requests.osl
     capacity = max_concurrency(deployment, isl + osl * (1.0 if deployment.engine.reserves_output else 0.5))
     active = np.minimum(c, np.maximum(capacity, 1.0))
-    restarts = (active - 1) / np.maximum(osl, 1.0)
+    draft = deployment.speculation
+    accepted = draft.accepted if draft else 1.0
+    restarts = (active - 1) * accepted / np.maximum(osl, 1.0)
     prompts = np.maximum(np.ceil(restarts), 1.0)
     context = isl + osl / 2
     group = np.clip(deployment.engine.token_budget // isl, 1.0, active)
@@ -55,7 +57,7 @@ def closed_loop(deployment: Deployment, source: KernelSource, requests: Requests
         "concurrency": c, "isl": isl, "osl": osl, "capacity": capacity, "active": active, "context": context,
         "prompts": prompts, "mixed_share": restarts / prompts, "group": group,
         "all_reduces": all_reduces(deployment), "layers": deployment.model.layers,
-        "prefill_first": deployment.engine.prefill_first,
+        "prefill_first": deployment.engine.prefill_first, "accepted": accepted,
     }  # fmt: skip
     for end, kernels in ((KERNELS, source), (LIGHT, LightSpeed(deployment.gpu))):
         times, how = _steps(deployment, kernels, columns, requests.cached)
@@ -65,15 +67,17 @@ def closed_loop(deployment: Deployment, source: KernelSource, requests: Requests
 
 
 def batches(deployment: Deployment, columns: Mapping[str, Any], cached: float) -> dict[str, Batch]:
-    """The three kinds of steps: all decode, one beside prompts, and one prompt alone."""
+    """The kinds of steps: all decode, decode beside prompts, decode of a token each, and one prompt alone."""
     active, isl, prompts = (columns[name] for name in ("active", "isl", "prompts"))
     none, one, new = np.zeros(isl.shape), np.ones(isl.shape), np.maximum(isl - cached, 1.0)
     decodes = np.ceil(active / deployment.pp)
     beside = np.maximum(decodes - prompts, 0.0)
     common: dict[str, Any] = {"context": columns["context"], "new": new, "cached": cached}
+    queries = deployment.speculation.tokens + 1 if deployment.speculation else 1
     return {
-        "decode_ms": Batch(decodes=decodes, prompts=none, **common),
-        "mixed_ms": Batch(decodes=beside, prompts=prompts, **common),
+        "decode_ms": Batch(decodes=decodes, prompts=none, queries=queries, **common),
+        "mixed_ms": Batch(decodes=beside, prompts=prompts, queries=queries, **common),
+        "plain_ms": Batch(decodes=decodes, prompts=none, **common),
         "prefill_ms": Batch(decodes=none, prompts=one, **common),
     }
 
@@ -83,10 +87,14 @@ def _steps(
 ) -> tuple[dict[str, Array], Whole]:
     times, origins = {}, []
     for name, batch in batches(deployment, columns, cached).items():
+        if name == "plain_ms" and not deployment.speculation:
+            continue
         ops = step_ops(deployment, source, batch)
         times[name] = total_us(ops) / 1e3
         # Glue and sampling are assumed in every step; what differs is the kernels.
         origins += [ops[op].how for op in ops if op not in ("glue", "sampling", "send_recv")]
+    plain, draft = times.pop("plain_ms", times["decode_ms"]), deployment.speculation
+    times["draft_ms"] = plain * (draft.tokens * draft.draft_cost if draft else 0.0)
     # A prompt occupies one stage of a pipeline at a time, and the others go on.
     times["mixed_ms"] = times["decode_ms"] + (times["mixed_ms"] - times["decode_ms"]) / deployment.pp
     return times, np.maximum.reduce(origins)
@@ -100,15 +108,16 @@ def answered(steps: pd.DataFrame, host: Host, end: str = KERNELS) -> pd.DataFram
         end: KERNELS or LIGHT.
     """
     host = Host() if end == LIGHT else host
-    c, osl = steps["active"], steps["osl"]
+    c, osl, accepted = steps["active"], steps["osl"], steps["accepted"]
+    kernels = steps[f"decode_ms{end}"] + steps[f"draft_ms{end}"]
     extra = host.step_us + host.all_reduce_us * steps["all_reduces"] + host.sequence_us * c
     eager = host.eager_layer_us * steps["layers"] / 1e3
-    decode = steps[f"decode_ms{end}"] + extra / 1e3
-    mixed = np.maximum(steps[f"mixed_ms{end}"], eager) + extra / 1e3
+    decode = kernels + extra / 1e3
+    mixed = np.maximum(steps[f"mixed_ms{end}"] + steps[f"draft_ms{end}"], eager) + extra / 1e3
     prefill = np.maximum(steps[f"prefill_ms{end}"], eager) + host.all_reduce_us * steps["all_reduces"] / 1e3
-    spread = (1 - steps["mixed_share"]) * decode + steps["mixed_share"] * mixed
+    spread = ((1 - steps["mixed_share"]) * decode + steps["mixed_share"] * mixed) / accepted
     before = (c + steps["group"]) / 2
-    wave = decode + (c - before) * prefill / np.maximum(osl - 1, 1)
+    wave = decode / accepted + (c - before) * prefill / np.maximum(osl - 1, 1)
     tpot = np.where(steps["prefill_first"], wave, spread).astype(float)
     # A prompt joins the step after the one that runs when it comes.
     ttft = np.where(steps["prefill_first"], before * prefill, np.where(c > 1, mixed + decode / 2, prefill))
@@ -118,9 +127,9 @@ def answered(steps: pd.DataFrame, host: Host, end: str = KERNELS) -> pd.DataFram
         {
             "ttft_ms": ttft + waiting,
             "tpot_ms": np.where(osl > 1, tpot, np.nan),
-            "decode_ms": steps[f"decode_ms{end}"],
-            "host_ms": decode - steps[f"decode_ms{end}"],
-            "interference_ms": tpot - decode,
+            "decode_ms": kernels / accepted,
+            "host_ms": (decode - kernels) / accepted,
+            "interference_ms": tpot - decode / accepted,
             "waiting_ms": waiting,
         },
         index=steps.index,

@@ -17,8 +17,8 @@ from analysis.peaks import table
 from analysis.serving import metrics
 from analysis.serving.attainable import computed
 from analysis.serving.cost import usd_per_mtok
-from analysis.serving.deployment import Deployment
-from analysis.serving.grids import HOW
+from analysis.serving.deployment import Deployment, Host
+from analysis.serving.grids import ASSUMED, HOW
 from analysis.serving.kernel_source import KernelSource
 from analysis.serving.load import LIGHT, Requests, answered, batches, closed_loop
 from analysis.serving.memory import budget, kept_tokens, max_concurrency, read_bytes, what_would_fit
@@ -107,7 +107,7 @@ def _ladders(deployment: Deployment, steps: pd.DataFrame) -> dict[str, np.ndarra
     decode = answers["decode_ms"].to_numpy()
     with_host = decode + answers["host_ms"].to_numpy()
     return {
-        "speed_of_light": steps[f"decode_ms{LIGHT}"].to_numpy(),
+        "speed_of_light": answered(steps, Host(), LIGHT)["decode_ms"].to_numpy(),
         "measured_kernels": decode,
         "launch_and_host": with_host,
         "batching": with_host + answers["interference_ms"].to_numpy(),
@@ -125,13 +125,18 @@ def _op_shares(
         step_ops(deployment, source, kinds[name]) for name in ("decode_ms", "mixed_ms", "prefill_ms")
     )
     share = steps["mixed_share"].to_numpy() / deployment.pp
-    before = (steps["active"] + steps["group"]) / 2
+    before, accepted = (steps["active"] + steps["group"]) / 2, float(steps["accepted"].iloc[0])
     waves: np.ndarray = ((steps["active"] - before) / np.maximum(steps["osl"] - 1, 1)).to_numpy()
     shares: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for op, cells in decode.items():
         others = mixed[op].time_us - cells.time_us
         added = waves * prefill[op].time_us if deployment.engine.prefill_first else share * others
-        shares[op] = ((cells.time_us + added) / 1e3, np.maximum(cells.how, mixed[op].how))
+        if not deployment.engine.prefill_first:
+            added = added / accepted
+        shares[op] = ((cells.time_us / accepted + added) / 1e3, np.maximum(cells.how, mixed[op].how))
+    if deployment.speculation:
+        drafted = (steps["draft_ms"] / accepted).to_numpy()
+        shares["draft"] = (drafted, np.full(drafted.shape, ASSUMED, dtype=np.int8))
     return shares
 
 

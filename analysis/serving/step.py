@@ -29,6 +29,7 @@ class Batch:
     Attributes:
         decodes: sequences that decode, and `context` keys of each.
         prompts: prompts, of `new` tokens each behind `cached` ones.
+        queries: tokens of a decoding sequence: 1, or a draft's and one more. Attention over them reads the cache once.
     """
 
     decodes: Array
@@ -36,16 +37,17 @@ class Batch:
     prompts: Array
     new: Array
     cached: float = 0.0
+    queries: int = 1
 
     @property
     def tokens(self) -> Array:
         """Rows of the linear layers."""
-        return np.maximum(self.decodes + self.prompts * self.new, 1.0)
+        return np.maximum(self.decodes * self.queries + self.prompts * self.new, 1.0)
 
     @property
     def sequences(self) -> Array:
         """Rows that get logits."""
-        return np.maximum(self.decodes + self.prompts, 1.0)
+        return np.maximum(self.decodes * self.queries + self.prompts, 1.0)
 
 
 def step_ops(deployment: Deployment, source: KernelSource, batch: Batch) -> dict[str, Cells]:
