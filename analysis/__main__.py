@@ -15,6 +15,7 @@ from analysis.cmd_noise import noise
 from analysis.cmd_reference import reference
 from analysis.cmd_roofline import roofline
 from analysis.cmd_serve import serve
+from analysis.cmd_serving_report import serving_report
 from analysis.cmd_serving_tables import serving_tables
 from analysis.cmd_simulate import simulate
 from analysis.cmd_techniques import techniques
@@ -43,6 +44,7 @@ app.command()(serve)
 app.command()(simulate)
 app.command()(validate)
 app.command("compile")(compile_report)
+app.command("serving-report")(serving_report)
 app.command("serving-tables")(serving_tables)
 
 

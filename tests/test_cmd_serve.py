@@ -157,6 +157,20 @@ def test_draft_options_reach_the_step() -> None:
     assert draft["tpot_ms"] < plain["tpot_ms"] / 2
     assert sum(op["ms"] for op in draft["ops"]) == pytest.approx(draft["ladder"]["measured_kernels"])
     assert "draft" in {op["op"] for op in draft["ops"]}
+    for engine in ("vllm", "sglang"):
+        asked = (
+            "--engine",
+            engine,
+            "--kernels-only",
+            "--concurrency",
+            "64",
+            "--draft-tokens",
+            "4",
+            "--draft-cost",
+            "0.1",
+        )
+        [busy] = loads(*asked)
+        assert sum(op["ms"] for op in busy["ops"]) == pytest.approx(busy["tpot_ms"])
 
 
 def test_simulate_prints_quantiles() -> None:
