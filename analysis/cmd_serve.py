@@ -77,7 +77,9 @@ def serve(
         )
         deployment = _drafted(deployment, draft_tokens, acceptance, draft_cost)
         limits = _limits(slo, slo_ttft, slo_tpot)
-        documents = _documents(deployment, source, _clients(concurrency), (isl, osl, prefix_hit), (price, limits))
+        asked = (_clients(concurrency), (isl, osl, prefix_hit), (price, limits))
+        documents = _documents(deployment, source, *asked)
+        _add_spread(deployment, kernels, documents, *asked)
     except (ValueError, OSError) as error:
         typer.echo(f"{error}", err=True)
         raise typer.Exit(USAGE) from error
@@ -108,6 +110,29 @@ def _documents(
     prompt, answer = np.full(len(clients), max(isl, 1.0)), np.full(len(clients), float(osl))
     requests = Requests(concurrency=np.array(clients), isl=prompt, osl=answer, cached=isl * hit)
     return served(deployment, source, requests, Terms(usd_per_gpu_hour=terms[0], slo=terms[1]))
+
+
+def _add_spread(
+    deployment: Deployment, kernels: str, documents: list[dict[str, Any]], clients: list[float],
+    lengths: tuple[int, int, float], terms: tuple[float | None, tuple[float, float] | None],
+) -> None:  # fmt: skip
+    """Beside a run's kernels: TPOT and $/Mtok at both ends of their intervals, and with published kernels instead."""
+    from analysis.frame import load
+    from analysis.serving.kernel_source import KINDS, KernelSource
+    from analysis.serving.recorded import Recorded
+
+    if kernels in KINDS:
+        return
+    frame, framework = load([Path(kernels)]).frame, deployment.engine.framework
+    swapped = KernelSource(deployment.gpu, framework)
+    sources = {
+        end: KernelSource(deployment.gpu, framework, records=Recorded(frame, swapped.attainable, column=f"{end}_us"))
+        for end in ("low", "high")
+    }
+    for name, source in (sources | {"reference": swapped}).items():
+        others = _documents(deployment, source, clients, lengths, terms)
+        for document, other in zip(documents, others, strict=True):
+            document |= {f"{figure}_{name}": other[figure] for figure in ("tpot_ms", "usd_per_mtok_output")}
 
 
 def _printed(

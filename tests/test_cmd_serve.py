@@ -73,6 +73,23 @@ def test_roofline_has_no_measured_op_and_records_come_first() -> None:
     assert own["ttft_ms"] > 0
 
 
+def test_spread_and_swap_stand_beside_a_runs_kernels(tmp_path: Path) -> None:
+    """Three samples of 40, 42 and 44 us of 8B's qkv at one token, all else published: an interval, and a swap for the
+    22.1 us of TensorRT-LLM: 32 layers x 19.9 us are 0.64 ms of TPOT."""
+    lines = (REFERENCE / "records.jsonl").read_text().splitlines()
+    of = "matmul_decode/trtllm/bfloat16/M=1,N=6144,K=4096"
+    header = next(line for line in lines if '"run": "reference-h100-trtllm' in line and "environment" in line)
+    record = json.loads(next(line for line in lines if f'"id": "{of}"' in line))
+    slow = {**record, "times_us": [40.0, 42.0, 44.0] * 5}
+    (tmp_path / "records.jsonl").write_text("\n".join([header, json.dumps(slow)]) + "\n")
+    [d] = loads("--kernels", str(tmp_path), "--concurrency", "1", "--price", "2")
+    assert d["tpot_ms"] - d["tpot_ms_reference"] == pytest.approx(32 * (42 - 22.1) / 1e3, rel=1e-2)
+    assert d["tpot_ms_low"] < d["tpot_ms"] < d["tpot_ms_high"]
+    assert d["usd_per_mtok_output"] > d["usd_per_mtok_output_reference"]
+    text = run("serve", "--kernels", str(tmp_path), "--concurrency", "1")
+    assert f"{d['tpot_ms_reference']:.2f} ms with the published kernels instead" in text
+
+
 def test_prefix_hit_shortens_the_first_token_only_so_far() -> None:
     """Half of 8,192 tokens cached: half of the linear work, and attention over the rest still sees all keys."""
     cold, hit = (

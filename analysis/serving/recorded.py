@@ -23,12 +23,15 @@ class Recorded:
     Args:
         frame: as `analysis.frame.load` gives it.
         provider: only this one's; the fastest of each case when empty.
+        column: which time: the median, or an end of its interval.
 
     Raises:
         ValueError: no usable record of a gemm or an attention.
     """
 
-    def __init__(self, frame: pd.DataFrame, attainable: Attainable, provider: str = "") -> None:
+    def __init__(
+        self, frame: pd.DataFrame, attainable: Attainable, provider: str = "", column: str = "time_us"
+    ) -> None:
         usable = (frame["status"] == "OK") & (frame["time_us"] > 0)
         ops = (*GEMMS, "attention_prefill", "attention_decode")
         rows = frame[usable & frame["op"].isin(ops) & ((provider == "") | (frame["provider"] == provider))]
@@ -36,6 +39,7 @@ class Recorded:
             raise ValueError(f"no usable record of {', '.join(ops)}" + (f" by {provider}" if provider else ""))
         plain = (rows["weight_dtype"] == "") & (rows["scale"] == "") & rows["window"].isna()
         self._rows = rows[plain].sort_values("time_us", kind="stable", ascending=False)
+        self._column = column
         self._attainable = attainable
         self._grids: dict[tuple[Any, ...], Grid | None] = {}
 
@@ -70,7 +74,7 @@ class Recorded:
             return None
         m = rows["M"].to_numpy(dtype=float)
         best = self._attainable.gemm(m, np.full(m.shape, n), np.full(m.shape, k), dtype)
-        return gridded((m,), best / rows["time_us"].to_numpy(dtype=float))
+        return gridded((m,), best / rows[self._column].to_numpy(dtype=float))
 
     def _attention_grid(self, table: str, dtype: str, heads: tuple[int, int], head_dim: int) -> Grid | None:
         rows = self._rows[self._rows["op"] == table]
@@ -82,7 +86,7 @@ class Recorded:
             return None
         batch, length = rows["batch"].to_numpy(dtype=float), rows["kv_len"].to_numpy(dtype=float)
         best = self._attainable.attention(table, batch, length, heads=heads, head_dim=head_dim, dtype=dtype)
-        return gridded((batch, length), best / rows["time_us"].to_numpy(dtype=float))
+        return gridded((batch, length), best / rows[self._column].to_numpy(dtype=float))
 
 
 def _within(grid: Grid | None, *points: Array) -> tuple[Array, Whole] | None:

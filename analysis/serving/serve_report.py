@@ -43,6 +43,11 @@ def as_text(deployment: Deployment, documents: list[dict[str, Any]], slo: str) -
         for d in documents if d["queued"]
     ]  # fmt: skip
     shown = [d for d in documents if d["ladder"]]
+    lines += [
+        f"{d['concurrency']} clients: TPOT {d['tpot_ms_low']:.2f} to {d['tpot_ms_high']:.2f} ms over the kernels' "
+        f"intervals; {d['tpot_ms_reference']:.2f} ms with the published kernels instead"
+        for d in shown if "tpot_ms_reference" in d
+    ]  # fmt: skip
     if shown:
         lines += ["", "| clients | speed of light | measured kernels | + host | + batching = TPOT ms |",
                   "|---:|---:|---:|---:|---:|"]  # fmt: skip
