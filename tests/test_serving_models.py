@@ -59,8 +59,10 @@ def test_biases_of_qwen2_count() -> None:
     config = {
         "architectures": ["Qwen2ForCausalLM"], "num_hidden_layers": 28, "hidden_size": 3584, "num_attention_heads": 28,
         "num_key_value_heads": 4, "intermediate_size": 18944, "vocab_size": 152064,
+        "sliding_window": 131072, "use_sliding_window": False,
     }  # fmt: skip
-    assert model_of_config(config, "qwen2-7b").parameters == 7_615_616_512
+    model = model_of_config(config, "qwen2-7b")
+    assert model.parameters == 7_615_616_512 and model.window_layers == 0
 
 
 @pytest.mark.parametrize(
