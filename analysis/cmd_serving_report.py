@@ -15,7 +15,10 @@ def serving_report(
         "reports", "serving"
     ),
 ) -> None:
-    """Writes README.md, tutorial.md, grid.csv and pareto.png. Exit code 4: an output that could not be written."""
+    """Writes README.md, tutorial.md, crossovers.md, grid.csv and pareto.png.
+
+    Exit code 4: an output that could not be written.
+    """
     from analysis.serving.pareto import write_report
 
     problems = write_report(output)

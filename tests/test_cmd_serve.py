@@ -132,6 +132,7 @@ def test_s04_when_no_load_meets_the_target_the_nearest_is_told_as_such() -> None
 def test_validation_and_assumptions_stand_beside_every_prediction() -> None:
     text = run("serve", "--concurrency", "1")
     assert "Checked against 465 runs" in text and "Engine: TensorRT-LLM" in text and "Host (us)" in text
+    assert "Of trtllm: h100 Llama-3.1-8B-Instruct bf16?" in text and "sglang" not in text
 
 
 def test_model_of_a_configuration_is_the_same_as_ours(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from analysis.serving.crossovers import scaling
 from analysis.serving.deployment import ENGINES, Deployment, Host
 from analysis.serving.kernel_source import KernelSource, LightSpeed
 from analysis.serving.load import Requests, answered, closed_loop
@@ -169,3 +170,10 @@ def test_more_load_means_later_first_tokens_and_the_tail_is_told() -> None:
         poisson(0, 10, seed=0)
     with pytest.raises(ValueError, match="no request of 1024"):
         engine_of(Deployment(model=model_named("llama-3.1-70b"), gpu=H100), KernelSource(H100, "trtllm"), 1024, 128)
+
+
+def test_more_gpus_help_a_lone_client_less_than_their_number() -> None:
+    """At the speed of light TP 8 halves TP 4's time; kernels that shrink below their launches and all-reduces do not."""
+    deployment = Deployment(model=model_named("llama-3.1-70b"), gpu=H100, tp=4)
+    assert scaling(deployment, LightSpeed(H100)) == pytest.approx(2, rel=0.02)
+    assert 1.2 < scaling(deployment, KernelSource(H100, "trtllm")) < 1.8

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.files import write_all
+from analysis.serving.crossovers import as_markdown as crossovers
 from analysis.serving.deployment import ENGINES, Deployment, host_of
 from analysis.serving.kernel_source import KernelSource
 from analysis.serving.load import Requests
@@ -106,7 +107,8 @@ def _index(rows: pd.DataFrame) -> str:
     lines = [
         "# Serving figures, predicted from measured kernels", "",
         "`validation.md`: the predictor against 465 runs of real engines, by set (`python -m analysis validate -o "
-        "reports/serving`). `tutorial.md`: the numbers of tutorials, recomputed. `grid.csv`: every deployment. "
+        "reports/serving`). `tutorial.md`: the numbers of tutorials, recomputed. `crossovers.md`: where one thing "
+        "overtakes another. `grid.csv`: every deployment. "
         f"{ISL} + {OSL} tokens, ${USD_PER_GPU_HOUR:.2f} a GPU and hour (stated). Nothing here was measured by this "
         "suite; experts have no kernel data and are assumed as efficient as dense layers.", "",
         "![Pareto](pareto.png)", "",
@@ -122,13 +124,14 @@ def _index(rows: pd.DataFrame) -> str:
 
 
 def write_report(directory: Path) -> list[str]:
-    """Writes README.md, tutorial.md, grid.csv and pareto.png; a line for each that could not be."""
+    """Writes README.md, tutorial.md, crossovers.md, grid.csv and pareto.png; a line for each that could not be."""
     from analysis import panels
 
     rows = grid()
     made: dict[Path, Callable[[], str | bytes]] = {
         directory / "README.md": lambda: _index(rows),
         directory / "tutorial.md": tutorial,
+        directory / "crossovers.md": crossovers,
         directory / "grid.csv": lambda: rows.round(4).to_csv(index=False, lineterminator="\n"),
         directory / "pareto.png": lambda: panels.png(pareto_figure(rows)),
     }

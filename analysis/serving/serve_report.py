@@ -27,9 +27,14 @@ def assumptions(deployment: Deployment) -> list[str]:
         f"{deployment.host.sequence_us:g} a sequence, {deployment.host.eager_layer_us:g} a layer with a prompt at "
         "least; fitted, 0 with --kernels-only",
         f"Checked against 465 runs of real engines: TPOT error on sets that the fit has not seen, mean "
-        f"{told['mean_ape_percent']} %, median {told['median_ape_percent']} %; by set: reports/serving. TTFT: not "
-        "claimed.",
+        f"{told['mean_ape_percent']} %, median {told['median_ape_percent']} %. Of {engine.name}: "
+        + ", ".join(f"{name.removesuffix(' ' + engine.name)} {error} %" for name, error in _sets_of(engine.name, told))
+        + ". TTFT: not claimed.",
     ]
+
+
+def _sets_of(engine: str, told: dict[str, Any]) -> list[tuple[str, float]]:
+    return [(name, error) for name, error in told["sets"].items() if name.endswith(f" {engine}")]
 
 
 def as_text(deployment: Deployment, documents: list[dict[str, Any]], slo: str) -> str:
