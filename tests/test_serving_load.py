@@ -24,6 +24,7 @@ def steps(**other: float | bool) -> pd.DataFrame:
         "concurrency": 8.0, "active": 8.0, "isl": 1024.0, "osl": 101.0, "group": 2.0, "mixed_share": 0.25,
         "all_reduces": 0, "layers": 32, "prefill_first": False, "decode_ms": 10.0, "mixed_ms": 30.0,
         "prefill_ms": 40.0, "decode_ms_light": 4.0, "mixed_ms_light": 8.0, "prefill_ms_light": 5.0,
+        "accepted": 1.0, "draft_ms": 0.0, "draft_ms_light": 0.0,
     }  # fmt: skip
     return pd.DataFrame([{**row, **other}])
 
@@ -49,6 +50,12 @@ def test_host_adds_to_every_step_and_bounds_those_with_a_prompt() -> None:
     a = answered(steps(all_reduces=64), host).iloc[0]
     assert a["host_ms"] == pytest.approx(1.4)
     assert a["tpot_ms"] == pytest.approx(0.75 * 11.4 + 0.25 * (48 + 1.4))
+
+
+def test_a_draft_adds_to_a_step_and_its_tokens_divide_it() -> None:
+    """(0.75 x (10 + 2) + 0.25 x (30 + 2)) / 2.5 = 6.8 ms; decode alone 4.8."""
+    a = answered(steps(accepted=2.5, draft_ms=2.0), Host()).iloc[0]
+    assert a["tpot_ms"] == pytest.approx(6.8) and a["decode_ms"] == pytest.approx(4.8)
 
 
 def test_clients_beyond_memory_wait_for_a_slot() -> None:

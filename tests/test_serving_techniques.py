@@ -173,7 +173,7 @@ def test_more_load_means_later_first_tokens_and_the_tail_is_told() -> None:
 
 
 def test_more_gpus_help_a_lone_client_less_than_their_number() -> None:
-    """At the speed of light TP 8 halves TP 4's time; kernels that shrink below their launches and all-reduces do not."""
+    """At the speed of light TP 8 halves TP 4's time; kernels near their launch and all-reduces do not."""
     deployment = Deployment(model=model_named("llama-3.1-70b"), gpu=H100, tp=4)
     assert scaling(deployment, LightSpeed(H100)) == pytest.approx(2, rel=0.02)
     assert 1.2 < scaling(deployment, KernelSource(H100, "trtllm")) < 1.8
