@@ -13,7 +13,7 @@ import torch
 from kernels.inputs import DRAWN_AT_ONCE
 
 LARGEST = {torch.float8_e4m3fn: 448.0, torch.int8: 127.0}
-"""Storage dtype -> the largest value it is given: e4m3's own, and int8's without -128, so that both signs reach alike."""
+"""Storage dtype -> the largest value it is given: e4m3's own, int8's without -128: both signs reach alike."""
 LEAST_SCALE = torch.finfo(torch.float32).tiny
 """The smallest normal float32: a smaller scale loses bits, and counts as zero where a device flushes it."""
 

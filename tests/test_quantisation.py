@@ -84,6 +84,14 @@ def test_bfloat16_values_are_divided_in_float32(dtype: torch.dtype) -> None:
     assert torch.equal(stored.float(), quantised(values.float(), scales, dtype).float())
 
 
+def test_a_product_is_rounded_once_and_to_what_is_asked_for() -> None:
+    """3 x 0.1 in float64 of the float32 that is nearest 0.1; in bfloat16, 8 bits, 0.30078125."""
+    scale = torch.tensor([0.1])
+    stored = torch.tensor([3], dtype=INT8)
+    assert dequantised(stored, scale, torch.float64).item() == 3 * float(scale) != float(torch.tensor([0.3]))
+    assert dequantised(stored, scale, torch.bfloat16).item() == 0.30078125
+
+
 @BOTH
 def test_large_tensors_are_quantised_in_pieces_alike(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     values = torch.randn(7, 5, generator=torch.Generator().manual_seed(2))
