@@ -29,12 +29,15 @@ NO_LOWER_RIGHT = "SDPA's cuDNN backend has a bottom-right causal mask only as q_
 WIDEST_HEAD = 256
 
 
-def check_shapes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
-    """Raises ValueError unless q, k and v fit together as the module's docstring says, with heads up to 256 wide."""
+def check_shapes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, quantised: bool = False) -> None:
+    """Raises ValueError unless q, k and v fit together as the module's docstring says, with heads up to 256 wide.
+
+    They have one dtype, unless K and V are quantised.
+    """
     shapes = f"q {list(q.shape)} {q.dtype}, k {list(k.shape)} {k.dtype}, v {list(v.shape)} {v.dtype}"
     if {q.ndim, k.ndim, v.ndim} != {4} or k.shape[:3] != v.shape[:3] or q.shape[::3] != k.shape[::3]:
         raise ValueError(f"wanted q [B, Sq, Hq, D], k [B, Skv, Hkv, D], v [B, Skv, Hkv, Dv], got {shapes}")
-    if not q.dtype == k.dtype == v.dtype:
+    if not quantised and not q.dtype == k.dtype == v.dtype:
         raise ValueError(f"wanted one dtype, got {shapes}")
     if q.shape[2] % max(1, k.shape[2]) or max(q.shape[3], v.shape[3]) > WIDEST_HEAD:
         raise ValueError(f"wanted Hq a multiple of Hkv and heads up to {WIDEST_HEAD} wide, got {shapes}")

@@ -3,7 +3,7 @@
 q [B, Sq, Hq, D], k and v [B, S, Hkv, D] allocated, kv_lens [B] real lengths (the new tokens' keys included); causal
 inside the new tokens, bottom-right. K and V are read once per KV head over the real lengths, never the allocation:
 intensity is about Sq x Hq / Hkv FLOP/byte in bfloat16, so DRAM bounds it on a GPU, and the launch floor bounds
-short caches.
+short caches. K and V may be quantised (`kernels.quantised_cache`): k_scale and v_scale, one or one a KV head.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from kernels.attention import (
 from kernels.attention_part import part_of
 from kernels.inputs import Sampler, torch_dtype
 from kernels.optional import flash_attn
+from kernels.quantised_cache import ROLES as SCALES
+from kernels.quantised_cache import as_values, quantised_inputs, quantised_kv, refusal, scale_bytes, scale_of_heads
 from kernels.spec import TRITON_ON_CPU, Inputs, Op, Outputs, Workload
 from kernels.work import DECODE_TOKENS, Work, attention_work, unmasked_pairs
 
@@ -82,9 +84,17 @@ def visible_of(q: torch.Tensor, k: torch.Tensor, kv_lens: torch.Tensor) -> torch
 
 
 def attention_decode_eager(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kv_lens: torch.Tensor, *, ragged: bool = True
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    kv_lens: torch.Tensor,
+    *,
+    ragged: bool = True,
+    k_scale: torch.Tensor | None = None,
+    v_scale: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(out [B, Sq, Hq, Dv], lse [B, Hq, Sq]) by plain torch in the inputs' precision."""
+    """(out [B, Sq, Hq, Dv], lse [B, Hq, Sq]) by plain torch in q's precision, that of K and V unless quantised."""
+    k, v = as_values(k, k_scale, q.dtype), as_values(v, v_scale, q.dtype)
     seen = visible_of(q, k, kv_lens)
     # Lengths of the meta device have no values: shapes alone are asked for.
     used = k.shape[1] if kv_lens.is_meta else int(kv_lens.max()) if kv_lens.numel() else 0
@@ -92,27 +102,30 @@ def attention_decode_eager(
 
 
 def attention_decode_reference(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kv_lens: torch.Tensor, *, ragged: bool = True
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kv_lens: torch.Tensor, **how: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The same in float64 from the inputs' own values."""
-    return attention_decode_eager(q.double(), k.double(), v.double(), kv_lens)
+    return attention_decode_eager(q.double(), k, v, kv_lens, **how)
 
 
 def make_inputs(workload: Workload, device: torch.device | str, seed: int) -> Inputs:
-    """q, k, v, kv_lens (int32) and whether sequences differ in length."""
+    """q, k, v, kv_lens (int32), whether sequences differ in length, and scales where the cache is quantised."""
     a = workload.axes
     draw, dtype = Sampler(device, seed), torch_dtype(workload.dtype)
     lens = workload.kv_lens or (a["kv_len"],) * a["batch"]
-    return {
+    inputs = {
         "q": draw.normal((a["batch"], a["q_len"], a["q_heads"], a["head_dim"]), dtype),
         "k": draw.normal((a["batch"], a["kv_len"], a["kv_heads"], a["head_dim"]), dtype),
         "v": draw.normal((a["batch"], a["kv_len"], a["kv_heads"], a.get("v_head_dim", a["head_dim"])), dtype),
         "kv_lens": torch.tensor(lens, dtype=torch.int32, device=device),
         "ragged": any(length != a["kv_len"] for length in lens),
     }
+    return quantised_inputs(workload, ("k", "v"), inputs)
 
 
-def validate(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kv_lens: torch.Tensor, *, ragged: bool) -> None:
+def validate(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kv_lens: torch.Tensor, **how: torch.Tensor | bool
+) -> None:
     """Raises ValueError when a length lies outside the allocation."""
     low, high = map(int, kv_lens.aminmax()) if kv_lens.numel() else (0, 0)
     if low < 0 or high > k.shape[1]:
@@ -127,6 +140,7 @@ def sample(inputs: Inputs) -> tuple[Inputs, Callable[[Outputs], Outputs]]:
         return inputs, lambda out: out
     part = part_of(q, Hkv)
     fewer = {"q": part.queries(q), "k": part.keys(k), "v": part.keys(inputs["v"])}
+    fewer |= {name: scale_of_heads(inputs[name], part.kv_heads) for name in SCALES if name in inputs}
     return inputs | fewer | {"kv_lens": inputs["kv_lens"][part.sequences]}, part.cut
 
 
@@ -134,14 +148,16 @@ def configs(workload: Workload, arch: int) -> tuple[Any, ...]:
     """The Triton kernels' configurations for this head width and number of packed rows."""
     from kernels import attention_decode_triton as kernel
 
-    return kernel.configs_for(torch_dtype(workload.dtype), *_width_and_rows(workload), arch)
+    dtype, stored = torch_dtype(workload.dtype), torch_dtype(workload.kv_dtype or workload.dtype)
+    return kernel.configs_for(dtype, *_width_and_rows(workload), arch, stored)
 
 
 def bucket(workload: Workload, arch: int) -> tuple[Any, ...]:
     """The key of the Triton kernels' tuned table for this workload."""
     from kernels import attention_decode_triton as kernel
 
-    return kernel.bucket_of(torch_dtype(workload.dtype), *_width_and_rows(workload))
+    dtype, stored = torch_dtype(workload.dtype), torch_dtype(workload.kv_dtype or workload.dtype)
+    return kernel.bucket_of(dtype, *_width_and_rows(workload), stored)
 
 
 def _width_and_rows(workload: Workload) -> tuple[int, int]:
@@ -166,7 +182,8 @@ def work(workload: Workload) -> Work:
         dtype=workload.dtype,
         kv_dtype=workload.kv_dtype,
     )
-    return Work(flops=counted.flops, bytes=counted.bytes, overhead_bytes=4 * a["batch"])
+    scales = scale_bytes(workload)
+    return Work(flops=counted.flops, bytes=counted.bytes + scales, overhead_bytes=4 * a["batch"])
 
 
 def unsupported(workload: Workload, provider: str) -> str | None:
@@ -177,6 +194,8 @@ def unsupported(workload: Workload, provider: str) -> str | None:
         return f"q_len={a['q_len']}: attention_decode is for 1 to {DECODE_TOKENS} new tokens; use attention_prefill"
     if a["q_heads"] % a["kv_heads"]:
         return f"{a['q_heads']} query heads do not divide among {a['kv_heads']} KV heads"
+    if reason := refusal(workload, provider):
+        return reason
     if provider == "triton":
         return too_wide(a)
     if provider == "flash_attn":
@@ -204,9 +223,11 @@ def describe_axes(axes: Mapping[str, int], dtype: str, source: tuple[str, ...]) 
     return Workload(axes=sizes, dtype=dtype, phase="decode", technique=technique, source=source)
 
 
-def _check(dtype: str = "float32", kv_lens: tuple[int, ...] = (), **axes: int) -> Workload:
+def _check(dtype: str = "float32", kv_lens: tuple[int, ...] = (), stored: str = "", **axes: int) -> Workload:
+    """Stored, where K and V are quantised, as `float8_e4m3fn.head`."""
     sizes = {"batch": 2, "q_len": 1, "kv_len": 70, "q_heads": 4, "kv_heads": 2, "head_dim": 64} | axes
-    return replace(describe_axes(sizes, dtype, ("ragged, for correctness",)), kv_lens=kv_lens)
+    plain = replace(describe_axes(sizes, dtype, ("ragged, for correctness",)), kv_lens=kv_lens)
+    return quantised_kv(plain, *stored.split(".")) if stored else plain
 
 
 OP = Op(
@@ -235,8 +256,12 @@ OP = Op(
         _check(q_len=5, q_heads=7, kv_heads=1, kv_lens=(70, 3)),
         _check("float16", q_len=16, q_heads=8, kv_heads=1, kv_lens=(70, 15)),
         _check("float16", batch=1, kv_len=1, q_heads=8, kv_heads=1, head_dim=96),
+        _check("float16", kv_lens=(70, 33), stored="float8_e4m3fn.head", q_heads=6),
+        _check("float16", kv_lens=(130, 0), stored="int8.tensor", kv_len=130, q_heads=10, head_dim=96),
+        _check(kv_lens=(70, 3), stored="float8_e4m3fn.tensor", q_len=2),
+        _check("float16", batch=1, q_len=8, stored="int8.head", q_heads=21, kv_heads=3, head_dim=128),
     ),
-    roles={"q": "resident", "k": "streamed", "v": "streamed", "kv_lens": "resident"},
+    roles={"q": "resident", "k": "streamed", "v": "streamed", "kv_lens": "resident"} | SCALES,
     unsupported=unsupported,
     configs=configs,
     bucket=bucket,

@@ -107,8 +107,13 @@ def kind_of(rows: int) -> str:
     return "few rows" if rows <= FEW else "many rows" if rows >= MANY else "rows between"
 
 
-def usual_for(dtype: torch.dtype, width: int, rows: int, arch: int) -> tuple[Config, ...]:
-    """The configurations for a padded head width and a number of packed rows where nothing is tuned."""
+def usual_for(
+    dtype: torch.dtype, width: int, rows: int, arch: int, stored: torch.dtype | None = None
+) -> tuple[Config, ...]:
+    """The configurations for a padded head width and a number of packed rows where nothing is tuned.
+
+    K and V are stored in `stored`, where that is another dtype.
+    """
     if dtype == torch.float32:
         return (BLACKWELL_EXACT if arch >= 100 else EXACT)[width]
     tables = HOPPER_TABLES if arch == 90 else BLACKWELL_TABLES if arch >= 100 else TABLES

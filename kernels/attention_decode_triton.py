@@ -5,6 +5,9 @@ The keys of a sequence are split over programs (`splits_for` holds the rule) unt
 split writes its own normalised output and log-sum-exp, and `kernels.attention_merge_triton` joins them. A split that
 has no keys writes -inf and leaves. One split writes the output itself.
 
+Quantised keys and values are read as they are stored, widened in registers, and multiplied by no scale: K's goes into
+the softmax's, V's onto the finished rows.
+
 Bound: DRAM (intensity about Sq x Hq / Hkv FLOP/byte in bfloat16); the launch floor for short caches.
 """
 
@@ -24,22 +27,31 @@ from kernels.attention_merge_triton import launch_merge, partials, shared_option
 from kernels.launch import sm_count, target_arch
 from kernels.launch_work import attention_decode_launch
 from kernels.packed_rows import load_packed_rows, store_rows
+from kernels.quantised_cache import check_stored
 from kernels.softmax import FLOOR, LOG2_E, no_sums, walk_keys
+from kernels.stored_values import as_half
 from kernels.tuned import Bucket, Table, dtype_name, tuned_first
 from kernels.work import DECODE_TOKENS
 
+Scales = tuple[torch.Tensor | None, torch.Tensor | None]
+"""Of K and V."""
 TUNED: Table[Config] = {}
 """What `bench tune` found: (device, Triton's version) -> bucket, as `bucket_of` gives it -> configuration."""
 
 
-def bucket_of(dtype: torch.dtype, width: int, rows: int) -> Bucket:
-    """What the choice of a configuration depends on: dtype, padded head width, and how many packed rows."""
-    return (dtype_name(dtype), width, kind_of(rows))
+def bucket_of(dtype: torch.dtype, width: int, rows: int, stored: torch.dtype | None = None) -> Bucket:
+    """What the choice of a configuration depends on: dtype, padded head width, how many packed rows, and K and V's
+    dtype where that is another."""
+    bucket = (dtype_name(dtype), width, kind_of(rows))
+    return bucket if stored in (None, dtype) else (*bucket, dtype_name(stored))
 
 
-def configs_for(dtype: torch.dtype, width: int, rows: int, arch: int) -> tuple[Config, ...]:
+def configs_for(
+    dtype: torch.dtype, width: int, rows: int, arch: int, stored: torch.dtype | None = None
+) -> tuple[Config, ...]:
     """The configurations for a padded head width and a number of packed rows, the default first."""
-    return tuned_first(TUNED, bucket_of(dtype, width, rows), usual_for(dtype, width, rows, arch), arch)
+    bucket = bucket_of(dtype, width, rows, stored)
+    return tuned_first(TUNED, bucket, usual_for(dtype, width, rows, arch, stored), arch)
 
 
 @triton.jit(launch_metadata=attention_decode_launch)
@@ -50,8 +62,12 @@ def _attention_decode_kernel(
     D: tl.constexpr, DV: tl.constexpr, WIDTH: tl.constexpr, WIDTH_V: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr, LSE: tl.constexpr, PDL: tl.constexpr,
     LAZY: tl.constexpr, ROW_K: tl.constexpr, ROW_V: tl.constexpr, SHARED: tl.constexpr,
+    k_scale, v_scale, STEP_K: tl.constexpr, STEP_V: tl.constexpr, QUANTISED: tl.constexpr,
 ):  # fmt: skip
-    """SHARED: the rows are of many sequences over keys that all see; `kv_lens` is their number."""
+    """SHARED: the rows are of many sequences over keys that all see; `kv_lens` is their number.
+
+    QUANTISED: k and v are stored in 8 bits, with scales STEP_K and STEP_V from one KV head to the next.
+    """
     row_k, row_v = ROW_K if ROW_K else stride_ks, ROW_V if ROW_V else stride_vs  # compiled in: fewer registers
     program = tl.program_id(0)
     row_tile = program % row_tiles
@@ -73,6 +89,10 @@ def _attention_decode_kernel(
     q_positions = token + (kv_len - q_len)
     q_tile = load_packed_rows(
         q, batch, token, head, inside, stride_qb, stride_qs, stride_qh, stride_qd, D, WIDTH)
+    value_scale = 1.0
+    if QUANTISED:
+        q_tile, scale_log2 = as_half(q_tile, scale_log2 * tl.load(k_scale + kv_head * STEP_K))
+        value_scale = tl.load(v_scale + kv_head * STEP_V)
     m = tl.full([BLOCK_M], FLOOR, tl.float32)
     total = no_sums(BLOCK_M, LAZY)
     acc = tl.zeros([BLOCK_M, WIDTH_V], tl.float32)
@@ -92,7 +112,7 @@ def _attention_decode_kernel(
         cuda.gdc_launch_dependents()
     store_rows(
         acc, m, total, out, lse, partial, partial_lse, batch, token, head, inside, q_len, kv_heads * group,
-        split, splits, lo < hi, DV, WIDTH_V, SPLIT, LSE)
+        split, splits, lo < hi, DV, WIDTH_V, SPLIT, LSE, value_scale)
 
 
 def attention_decode(
@@ -102,6 +122,8 @@ def attention_decode(
     kv_lens: torch.Tensor,
     *,
     ragged: bool = True,
+    k_scale: torch.Tensor | None = None,
+    v_scale: torch.Tensor | None = None,
     return_lse: bool = False,
     config: Config | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
@@ -113,6 +135,7 @@ def attention_decode(
         v: [B, S, Hkv, Dv].
         kv_lens: [B] int32, any stride, keys of each sequence with the new tokens' own; 0 gives 0 and -inf.
         ragged: ignored: lengths are always honoured.
+        k_scale, v_scale: [1] or [Hkv] float32 where k and v are quantised, to float8_e4m3fn or int8.
         return_lse: also return the natural log-sum-exp.
         config: launch parameters; the first of `configs_for` when None.
 
@@ -120,27 +143,29 @@ def attention_decode(
         out [B, Sq, Hq, Dv] of q's dtype, or (out, lse [B, Hq, Sq] float32).
 
     Raises:
-        ValueError: shapes that do not fit together, more query tokens, or a head over 256.
+        ValueError: shapes or dtypes that do not fit together, more query tokens, or a head over 256.
+        UnsupportedError: float8_e4m3fn on a GPU before sm_89.
     """
-    _check(q, k, v, kv_lens)
+    scales = None if k_scale is None and v_scale is None else (k_scale, v_scale)
+    _check(q, k, v, kv_lens, scales)
     (B, Sq, Hq, D), (S, Hkv), Dv = q.shape, k.shape[1:3], v.shape[3]
     rows = Sq * Hq // max(1, Hkv)
-    config = config or configs_for(q.dtype, padded_width(max(D, Dv)), rows, target_arch())[0]
+    config = config or configs_for(q.dtype, padded_width(max(D, Dv)), rows, target_arch(), k.dtype)[0]
     out = torch.empty((B, Sq, Hq, Dv), dtype=q.dtype, device=q.device)
     lse = torch.empty((B, Hq, Sq) if return_lse else (1,), dtype=torch.float32, device=q.device)
     if B * Sq * Hq:
         splits = splits_for(B * Hkv * triton.cdiv(rows, block_rows(config, rows)), S, config, sm_count())
-        _launch(q, k, v, kv_lens, out, lse if return_lse else None, config, splits)
+        _launch(q, k, v, kv_lens, out, lse if return_lse else None, config, splits, scales)
     return (out, lse) if return_lse else out
 
 
 def _launch(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kv_lens: torch.Tensor, out: torch.Tensor,
-    lse: torch.Tensor | None, config: Config, splits: int,
+    lse: torch.Tensor | None, config: Config, splits: int, scales: Scales | None,
 ) -> None:  # fmt: skip
     partial, partial_lse = partials(out, splits if splits > 1 else 0)
     pdl = config.pdl and splits > 1
-    launch_walk(q, k, v, kv_lens, out, lse, partial, partial_lse, config, splits, pdl=pdl)
+    launch_walk(q, k, v, kv_lens, out, lse, partial, partial_lse, config, splits, pdl=pdl, scales=scales)
     if splits > 1:
         launch_merge(partial, partial_lse, out, lse, pdl=pdl)
 
@@ -148,7 +173,7 @@ def _launch(
 def launch_walk(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kv_lens: torch.Tensor | None, out: torch.Tensor | None,
     lse: torch.Tensor | None, partial: torch.Tensor, partial_lse: torch.Tensor, config: Config, splits: int,
-    *, pdl: bool = False,
+    *, pdl: bool = False, scales: Scales | None = None,
 ) -> None:  # fmt: skip
     """Launches the first kernel.
 
@@ -158,6 +183,7 @@ def launch_walk(
         out, lse: what one split writes; out is None where it is one part of several, too.
         partial, partial_lse: as `partials` gives them.
         splits: programs that share a sequence's keys.
+        scales: of K and V, where those are quantised.
     """
     (B, Sq, Hq, D), (S, Hkv), Dv = q.shape, k.shape[1:3], v.shape[3]
     group = Hq // Hkv
@@ -166,17 +192,24 @@ def launch_walk(
     strides = [stride for tensor in (q, k, v) for stride in tensor.stride()]
     row_k, row_v = (k.stride(1), v.stride(1)) if config.lazy else (0, 0)
     lengths: tuple[Any, int] = (S, 0) if kv_lens is None else (kv_lens, kv_lens.stride(0))
+    k_scale, v_scale = scales or (None, None)
+    step_k, step_v = (0 if scale is None else scale.expand(Hkv).stride(0) for scale in (k_scale, v_scale))
     _attention_decode_kernel[(row_tiles * splits * Hkv * B,)](
         q, k, v, lengths[0], out, lse, partial, partial_lse, Sq, Hkv, group, splits, row_tiles,
         LOG2_E.value / math.sqrt(D), *strides, lengths[1], D=D, WIDTH=padded_width(D), BLOCK_M=block_m,
         BLOCK_N=config.block_n, SPLIT=splits > 1 or out is None, LAZY=config.lazy, ROW_K=row_k, ROW_V=row_v,
-        SHARED=kv_lens is None, num_warps=config.num_warps, num_stages=config.num_stages,
+        SHARED=kv_lens is None, k_scale=k_scale, v_scale=v_scale, STEP_K=step_k, STEP_V=step_v,
+        QUANTISED=scales is not None, num_warps=config.num_warps, num_stages=config.num_stages,
         **shared_options(Dv, lse, pdl),
     )  # fmt: skip
 
 
-def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kv_lens: torch.Tensor) -> None:
-    check_shapes(q, k, v)
+def _check(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kv_lens: torch.Tensor, scales: Scales | None
+) -> None:
+    check_shapes(q, k, v, quantised=scales is not None)
+    if scales:
+        check_stored(k, v, *scales, target_arch())
     if kv_lens.shape != q.shape[:1] or q.shape[1] > DECODE_TOKENS:
         got = f"{list(kv_lens.shape)} and {list(q.shape)}"
         raise ValueError(f"wanted kv_lens [B] and q of at most {DECODE_TOKENS} new tokens, got {got}")

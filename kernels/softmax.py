@@ -13,6 +13,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kernels.stored_values import widened
+
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)
 FLOOR = tl.constexpr(-(2.0**126))
@@ -141,7 +143,7 @@ def walk_keys(
         keys = load_rows(
             k, batch, start, kv_head, stride_kb, stride_ks, stride_kh, stride_kd, kv_len, D, BLOCK_N, WIDTH, RANK,
             not MASKED, LAZY and not MASKED and q.shape[0] < WGMMA_ROWS)
-        qk = tl.dot(q, keys.T, input_precision="ieee")
+        qk = tl.dot(q, widened(keys, q.dtype).T, input_precision="ieee")
         if MASKED:
             places = start + tl.arange(0, BLOCK_N)
             seen = (places < hi)[None, :]
@@ -151,6 +153,7 @@ def walk_keys(
         values = load_rows(
             v, batch, start, kv_head, stride_vb, stride_vs, stride_vh, stride_vd, kv_len, DV, BLOCK_N, WIDTH_V, RANK,
             not MASKED, LAZY and not MASKED and q.shape[0] < WGMMA_ROWS)
+        values = widened(values, q.dtype)
         p, acc, m, total = softmax_step(acc, qk, m, total, scale_log2, values.dtype, LAZY)
         acc = tl.dot(p, values, acc, input_precision="ieee")
     return acc, m, total
