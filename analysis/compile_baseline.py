@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from analysis.compile_labels import stored_as
 from analysis.compiled import Kernel, config_text
 from bench.compiled import CompileRecord
 
@@ -72,7 +73,7 @@ def compare(old: Sequence[Kernel], new: Sequence[Kernel], failed: Sequence[Compi
 
 def name_of(record: CompileRecord) -> str:
     """Op, dtype, sizes and launch parameters of a kernel."""
-    return f"{record.case['op']} {record.case['dtype']} sm_{record.arch} {config_text(record)}"
+    return f"{record.case['op']} {stored_as(record)} sm_{record.arch} {config_text(record)}"
 
 
 def faults(old: Kernel, new: Kernel) -> Iterator[str]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analysis.compiled import Kernel
+from bench.compiled import CompileRecord
 
 SHORT = {"num_warps": "w", "num_stages": "s"}
 
@@ -25,6 +26,11 @@ def short_labels(kernels: Sequence[Kernel]) -> list[str]:
     return [_label(kernel, *varying[kernel.record.case["op"]]) for kernel in kernels]
 
 
+def stored_as(record: CompileRecord) -> str:
+    """The case's dtype with what is stored otherwise, as its id has it: `bfloat16.kv_int8.head`."""
+    return str(record.case["id"]).split("/")[2]
+
+
 def _varying(settings: Sequence[Mapping[str, Any]]) -> set[str]:
     names = {name for setting in settings for name in setting}
     return {name for name in names if len({setting.get(name) for setting in settings}) > 1}
@@ -33,6 +39,8 @@ def _varying(settings: Sequence[Mapping[str, Any]]) -> set[str]:
 def _label(kernel: Kernel, axes: set[str], parameters: set[str]) -> str:
     case, config = kernel.record.case, kernel.record.config
     parts = [f"{axis}={size}" for axis, size in case["axes"].items() if axis in axes]
+    stored = stored_as(kernel.record)
+    parts += [stored.partition(".")[2]] if stored != case["dtype"] else []
     blocks = [str(value) for name, value in config.items() if name.startswith("block") and value]
     parts += ["x".join(blocks)] if blocks and any(name.startswith("block") for name in parameters) else []
     for name, value in config.items():

@@ -23,6 +23,7 @@ from bench.cubin import listing
 from bench.launched import ENGAGED
 from bench.op_file import load_ops
 from bench.ttgir import deepest_buffer, loops_of
+from kernels.quantised_cache import least_arch, quantised_kv
 from kernels.registry import OPS, op_named
 from kernels.spec import Op, Workload
 
@@ -73,6 +74,10 @@ SIZES: Mapping[str, tuple[Mapping[str, int], ...]] = {
     "kv_append": tuple({"batch": 64, "kv_len": 8192, "head_dim": head_dim} for head_dim in (80, 128)),
 }
 """Op -> sizes of one workload a bucket. An op that is not here is compiled for its check workloads."""
+STORED: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "attention_decode": (("float8_e4m3fn", "head"), ("int8", "head")),
+}
+"""Op -> storage and scales of its KV cache that choose other code, for its first dtype."""
 Outcome = list[tuple[CompileRecord, str]]
 """Of a case: the record and the listing of each kernel that it launches."""
 HINT = re.compile(r"(?:evictionPolicy|cacheModifier|eviction_policy|cache_modifier) = (?!none|evict_normal)(\w+)")
@@ -98,13 +103,20 @@ def buckets(op: Op) -> list[Workload]:
     if op.name not in SIZES:
         return merged(op.check_workloads)
     defaults = {axis: size for axis, size in op.axes.items() if size is not None}
-    return [
+    plain = [
         workload
         for dtype in op.dtypes
         for sizes in SIZES[op.name]
         for workload in (op.describe_axes(defaults | dict(sizes), dtype, ("of a shape bucket",)),)
         if not op.unsupported(workload, PROVIDER)
     ]
+    stored = [
+        quantised_kv(workload, *how)
+        for how in STORED.get(op.name, ())
+        for workload in plain
+        if workload.dtype == op.dtypes[0]
+    ]
+    return plain + stored
 
 
 def jobs(ops: Sequence[Op], archs: Sequence[int], op_files: Sequence[Path] = ()) -> list[Job]:
@@ -122,6 +134,7 @@ def jobs(ops: Sequence[Op], archs: Sequence[int], op_files: Sequence[Path] = ())
         for op in ops
         if PROVIDER in op.providers
         for workload in buckets(op)
+        if arch >= least_arch(workload)
         for place, config in enumerate(op.configs(workload, arch) or (None,))
     ]
 

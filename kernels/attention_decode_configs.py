@@ -85,6 +85,19 @@ HOPPER_BETWEEN = {
     256: BETWEEN[256],
 }
 """sm_90: a wgmma of 64 rows takes fewer instructions than mma of 32, and its idle rows no byte."""
+HOPPER_QUANTISED = {
+    64: replace(HOPPER_MANY_ROWS[64][0], least_m=64, num_stages=5),
+    128: replace(HOPPER_MANY_ROWS[128][0], least_m=64, num_stages=4),
+    256: Config(block_n=16, block_m=64, least_m=64, num_stages=6, ctas_per_sm=2, lazy=True),
+}
+"""sm_90, K and V in 8 bits: wgmma reads them from shared memory, where four warps put them widened. A tile is half the
+bytes, so more of them are under way."""
+HOPPER_QUANTISED_FEW = {
+    64: (replace(HOPPER[64][0], ctas_per_sm=8), HOPPER_QUANTISED[64]),
+    128: (replace(HOPPER[128][0], ctas_per_sm=8), HOPPER_QUANTISED[128]),
+    256: (HOPPER_QUANTISED[256],),
+}
+"""The same for few packed rows, where a warp alone holds its tiles; of the widest heads not without local memory."""
 EXACT = {
     64: (Config(block_n=16, block_m=16, num_stages=2, ctas_per_sm=4),),
     128: (Config(block_n=16, block_m=16, num_warps=8, num_stages=3, ctas_per_sm=2),),
@@ -96,6 +109,9 @@ Tables = Mapping[str, Mapping[int, tuple[Config, ...]]]
 """How many packed rows, as `kind_of` says, and padded head width -> configurations, the default first."""
 TABLES: Tables = {"few rows": HALF, "rows between": BETWEEN, "many rows": MANY_ROWS}
 HOPPER_TABLES: Tables = {"few rows": HOPPER, "rows between": HOPPER_BETWEEN, "many rows": HOPPER_MANY_ROWS}
+HOPPER_QUANTISED_TABLES: Tables = {"few rows": HOPPER_QUANTISED_FEW} | {
+    kind: {width: (config,) for width, config in HOPPER_QUANTISED.items()} for kind in ("rows between", "many rows")
+}
 BLACKWELL_TABLES: Tables = {"few rows": HALF, "rows between": BLACKWELL_BETWEEN, "many rows": BLACKWELL_MANY_ROWS}
 MAX_SPLITS = 64
 MERGE_KEYS = 128
@@ -116,6 +132,8 @@ def usual_for(
     """
     if dtype == torch.float32:
         return (BLACKWELL_EXACT if arch >= 100 else EXACT)[width]
+    if arch == 90 and stored not in (None, dtype):
+        return HOPPER_QUANTISED_TABLES[kind_of(rows)][width]
     tables = HOPPER_TABLES if arch == 90 else BLACKWELL_TABLES if arch >= 100 else TABLES
     return tables[kind_of(rows)][width]
 

@@ -72,6 +72,11 @@ def scale_of_heads(scale: torch.Tensor, kv_heads: torch.Tensor) -> torch.Tensor:
     return scale if len(scale) == 1 else scale[kv_heads]
 
 
+def least_arch(workload: Workload) -> int:
+    """The first arch whose GPUs can take the cache as it is stored; 0 for all."""
+    return FP8_ARCH if workload.kv_dtype == "float8_e4m3fn" else 0
+
+
 def refusal(workload: Workload, provider: str) -> str | None:
     """Why a provider cannot take the cache as it is stored; None where it can, or the cache is not quantised."""
     stored, scale = workload.kv_dtype, workload.scale
