@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from analysis.compile_labels import stored_as
-from analysis.compiled import Kernel, config_text
+from analysis.compiled import Kernel, config_text, stored_as
 from bench.compiled import CompileRecord
 
 GROWTH = 1.05

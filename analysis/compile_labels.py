@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from analysis.compiled import Kernel
-from bench.compiled import CompileRecord
+from analysis.compiled import Kernel, stored_as
 
 SHORT = {"num_warps": "w", "num_stages": "s"}
 
@@ -24,11 +23,6 @@ def short_labels(kernels: Sequence[Kernel]) -> list[str]:
         for op, same in of_op.items()
     }
     return [_label(kernel, *varying[kernel.record.case["op"]]) for kernel in kernels]
-
-
-def stored_as(record: CompileRecord) -> str:
-    """The case's dtype with what is stored otherwise, as its id has it: `bfloat16.kv_int8.head`."""
-    return str(record.case["id"]).split("/")[2]
 
 
 def _varying(settings: Sequence[Mapping[str, Any]]) -> set[str]:

@@ -11,6 +11,7 @@ from kernels.cache_reuse import chunked_workloads, drafted_workloads, shared_pre
 from kernels.continuous import prompt_workloads, step_workloads
 from kernels.latent_attention import mla_decode_workloads, mla_prefill_workloads
 from kernels.models import Model, model_named
+from kernels.quantised_workloads import quantised_decode_workloads
 from kernels.spec import Workload
 from kernels.techniques import (
     kv_append_workloads,
@@ -37,6 +38,14 @@ REUSING = "llama-3.1-70b"
 CHUNKS, CHUNKED_TP, CACHED_BEFORE = (512, 2048), 8, (0, 2048, 8192, 32768)
 SYSTEM_PROMPTS, SHARED_BY, AFTER_PROMPT = (1024, 4096, 8192), (8, 16, 64), 512
 DRAFTS, DRAFT_BATCHES = (2, 4, 8, 16), (1, 16)
+
+QUANTISED = "llama-3.1-70b"
+"""Whose decode over caches in 8 bits is measured: on one GPU, with a scale a KV head too, and on one of eight."""
+STORED = {
+    1: (("float8_e4m3fn", "tensor"), ("float8_e4m3fn", "head"), ("int8", "head")),
+    8: (("float8_e4m3fn", "tensor"),),
+}
+"""Tensor parallel size -> storage and scales; a KV head alone has one scale either way."""
 
 PROMPT_BATCHES = {
     **{f"8 prompts of {n}": (n,) * 8 for n in (512, 2048, 4096)},
@@ -65,6 +74,7 @@ def techniques() -> list[dict[str, list[Workload]]]:
     return [
         *(_of_model(model_named(name)) for name in MODELS),
         *_reuse(model_named(REUSING)),
+        *(_quantised(model_named(QUANTISED), tp) for tp in STORED),
         *(part for tp in LATENT_TPS for part in _latent(model_named(LATENT), tp)),
     ]
 
@@ -99,6 +109,11 @@ def _reuse(model: Model) -> list[dict[str, list[Workload]]]:
         shared_prefix_workloads(model, 1, SHARED_BY, SYSTEM_PROMPTS, AFTER_PROMPT, DTYPE),
         {"attention_decode": drafted_workloads(model, 1, DRAFT_BATCHES, DRAFTS, CACHED, DTYPE)},
     ]
+
+
+def _quantised(model: Model, tp: int) -> dict[str, list[Workload]]:
+    lengths = DECODE_LENGTHS if tp == 1 else DECODE_LENGTHS[-1:]
+    return {"attention_decode": quantised_decode_workloads(model, tp, DECODE_BATCHES, lengths, STORED[tp], DTYPE)}
 
 
 def _latent(model: Model, tp: int) -> list[dict[str, list[Workload]]]:

@@ -10,6 +10,7 @@ out and back.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -98,8 +99,12 @@ def _over_a_cache(kernel: Any, args: Arguments, batch: int, kv_len: int) -> Decl
         head_dim=args["D"],
         v_head_dim=args["DV"],
         dtype=dtype,
+        kv_dtype=_dtype(args.get("k", args.get("k_pool"))),
         lse=args["LSE"] and not args["SPLIT"],
     )
+    if args.get("QUANTISED"):
+        scales = sum(scale.numel() for scale in (args["k_scale"], args["v_scale"]))
+        work = replace(work, bytes=work.bytes + storage_bytes(scales, "float32"))
     if args["SPLIT"]:
         rows = batch * q_len * q_heads
         partials = storage_bytes(rows * splits * (args["DV"] + 1), PARTIAL)
