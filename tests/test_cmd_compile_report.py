@@ -20,7 +20,7 @@ from analysis.compile_baseline import name_of
 from analysis.compile_figure import PIPES, pipes_figure
 from analysis.compile_labels import short_labels
 from analysis.compile_page import PUBLISHED, complaints, page, published
-from analysis.compiled import COLUMNS, Kernel
+from analysis.compiled import COLUMNS, Kernel, row_of
 from bench.compiled import RECORDS, CompileRecord, CompileWriter, listing_name
 from bench.record import Environment
 

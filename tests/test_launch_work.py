@@ -61,7 +61,7 @@ ONE_LAUNCH = (
     asked("attention_prefill", q_len=512, q_heads=4, kv_heads=2),
     asked("attention_prefill", q_len=100, kv_len=300, causal=0, head_dim=80),
     asked("attention_decode", batch=64, kv_len=512, q_len=2),
-    quantised(asked("attention_decode", batch=64, kv_len=512, q_len=2), "float8_e4m3fn", "head"),
+    quantised(asked("attention_decode", batch=132, kv_len=512, q_len=2), "float8_e4m3fn", "head"),
     quantised(asked("attention_decode", "float32", batch=64, kv_len=512), "int8", "tensor"),
     asked("attention_paged_decode", batch=64, kv_len=512, q_len=2),
     asked("attention_paged_prefill", q_len=512, kv_len=1024, q_heads=4, kv_heads=2, page_size=64, batch=40),
