@@ -42,7 +42,13 @@ def prefill(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool =
 
 
 def decode(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *lens: int, splits: Sequence[int] = (1, 4), block_n: int = 32
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *lens: int,
+    splits: Sequence[int] = (1, 4),
+    block_n: int = 32,
+    **how: Any,
 ) -> Answers:
     """(out, lse) with these numbers of splits; 0 lets the rule choose. Even numbers raise the maximum lazily."""
     kv_lens = torch.tensor(lens, dtype=torch.int32)
@@ -55,6 +61,7 @@ def decode(
                 v,
                 kv_lens,
                 config=DecodeConfig(block_n=block_n, splits=n, lazy=n % 2 == 0),
+                **how,
             )
             for n in splits
         }
