@@ -9,7 +9,7 @@ import pytest
 import torch
 from attention_paths import DTYPES, decode, follow_the_rule
 from guarded import guard_bands
-from test_attention import agree, by_loops, draw, rows
+from test_attention import agree, arrays, by_loops, draw, rows
 
 from kernels import attention_decode as decode_op
 from kernels.quantisation import quantised, scales_of
@@ -82,7 +82,7 @@ def test_every_stored_number_is_widened_exactly(dtype: torch.dtype, stored: torc
     """One key weighs 1, so that the output is its row: each byte that is a number, doubled by the scale."""
     v = torch.arange(256, dtype=torch.uint8).view(stored).view(1, 1, 1, 256)
     v = torch.where(v.float().isnan(), torch.zeros_like(v.float()), v.float()).to(stored)
-    assert len(v.float().unique()) == (253 if stored == torch.float8_e4m3fn else 256)
+    assert len({*v.float().flatten().tolist()}) == (253 if stored == torch.float8_e4m3fn else 256)
     answers = decode(draw(1, 1, 1, 1, 16).to(dtype), v[..., :16], v, 1, k_scale=scale(0.01), v_scale=scale(2.0))
     agree(answers, 2 * v.double(), tolerance=0)
 
@@ -126,7 +126,7 @@ def test_k20_bytes_past_a_sequences_keys_are_never_read(dtype: torch.dtype, stor
     k, k_scale = cache(2, 2, 80, 1, 16, dtype=stored)
     v, v_scale = cache(3, 2, 80, 1, 16, dtype=stored)
     q, lens = draw(1, 2, 2, 2, 16).to(dtype), (5, 65)
-    truth = by_loops(*(x.double().numpy() for x in (q, k.float() * k_scale, v.float() * v_scale)), [*lens], causal=True)
+    truth = by_loops(*arrays(q, k.float() * k_scale, v.float() * v_scale), [*lens], causal=True)
     for batch, length in enumerate(lens):
         k[batch, length:].view(torch.uint8).fill_(NOT_A_NUMBER)
         v[batch, length:].view(torch.uint8).fill_(NOT_A_NUMBER)
@@ -143,7 +143,7 @@ def test_splits_give_what_one_gives_and_follow_the_error_rule(dtype: torch.dtype
     agree(answers, *answers["decode 1"], tolerance=TOLERANCE[dtype])
     lens, scales = torch.tensor([140, 33], dtype=torch.int32), {"k_scale": k_scale, "v_scale": v_scale}
     follow_the_rule(decode_op.OP, answers, {"q": q, "k": k, "v": v, "kv_lens": lens} | scales)
-    wide = (x.double().numpy() for x in (q, as_values(k, k_scale, torch.float64), as_values(v, v_scale, torch.float64)))
+    wide = arrays(q, as_values(k, k_scale, torch.float64), as_values(v, v_scale, torch.float64))
     agree(answers, *by_loops(*wide, [140, 33], causal=True), tolerance=2 * TOLERANCE[dtype])
 
 
