@@ -6,7 +6,10 @@ split writes its own normalised output and log-sum-exp, and `kernels.attention_m
 has no keys writes -inf and leaves. One split writes the output itself.
 
 Quantised keys and values are read as they are stored, widened in registers, and multiplied by no scale: K's goes into
-the softmax's, V's onto the finished rows.
+the softmax's, V's onto the finished rows. Widening has its price in instructions: on sm_90 at most 125 a KB of stored
+float8_e4m3fn and 190 of int8, which has no fast conversion, to 25 of bfloat16 that a warp alone takes from shared
+memory as it is; `tests/test_compiled_gates_quantised.py` holds them to it, within what an SM issues while DRAM brings
+that KB.
 
 Bound: DRAM (intensity about Sq x Hq / Hkv FLOP/byte in bfloat16); the launch floor for short caches.
 """
