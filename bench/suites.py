@@ -30,7 +30,7 @@ ByOp = dict[str, list[Workload]]
 KV_LIMIT_BYTES = 64 * 10**9
 """Most bytes of keys and values a case may hold: what a GPU of 80 GB has room for beside the rest."""
 
-MAY_BE_ZERO = ("kv_len", "prefix_len", "kv_heads", "causal", "window")
+MAY_BE_ZERO = ("kv_len", "prefix_len", "kv_heads", "causal", "window", "sinks", "softcap")
 """Axes whose 0 says something: no keys, as many as the queries' side has, or a mask that is off."""
 
 LLAMA_HEADS = {"q_heads": 32, "kv_heads": 8, "head_dim": 128}
