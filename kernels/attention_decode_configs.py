@@ -92,11 +92,19 @@ EXACT = {
 }
 """float32: products on the CUDA cores, from registers, which hold no more rows."""
 BLACKWELL_EXACT = EXACT | {64: (replace(EXACT[64][0], num_warps=8, ctas_per_sm=3),)}  # 4 warps spill under Triton 3.6
+EXACT_VARIANTS = EXACT | {64: BLACKWELL_EXACT[64], 256: (replace(EXACT[256][0], num_stages=2),)}
+"""With a window, sinks or a softcap, which take registers of their own."""
 Tables = Mapping[str, Mapping[int, tuple[Config, ...]]]
 """How many packed rows, as `kind_of` says, and padded head width -> configurations, the default first."""
 TABLES: Tables = {"few rows": HALF, "rows between": BETWEEN, "many rows": MANY_ROWS}
 HOPPER_TABLES: Tables = {"few rows": HOPPER, "rows between": HOPPER_BETWEEN, "many rows": HOPPER_MANY_ROWS}
 BLACKWELL_TABLES: Tables = {"few rows": HALF, "rows between": BLACKWELL_BETWEEN, "many rows": BLACKWELL_MANY_ROWS}
+HOPPER_VARIANTS: Tables = {
+    **HOPPER_TABLES,
+    "few rows": HOPPER | {256: HALF[256]},
+    "rows between": HOPPER_BETWEEN | {256: BLACKWELL_MANY_ROWS[256]},
+}
+"""sm_90, with a variant: others would spill at width 256."""
 MAX_SPLITS = 64
 MERGE_KEYS = 128
 """What a second kernel and its partials cost, in keys of one split's walk; only ranks numbers of splits."""
@@ -107,11 +115,12 @@ def kind_of(rows: int) -> str:
     return "few rows" if rows <= FEW else "many rows" if rows >= MANY else "rows between"
 
 
-def usual_for(dtype: torch.dtype, width: int, rows: int, arch: int) -> tuple[Config, ...]:
-    """The configurations for a padded head width and a number of packed rows where nothing is tuned."""
+def usual_for(dtype: torch.dtype, width: int, rows: int, arch: int, variant: str = "") -> tuple[Config, ...]:
+    """The configurations for a padded head width, a number of packed rows and a variant where nothing is tuned."""
     if dtype == torch.float32:
-        return (BLACKWELL_EXACT if arch >= 100 else EXACT)[width]
-    tables = HOPPER_TABLES if arch == 90 else BLACKWELL_TABLES if arch >= 100 else TABLES
+        return (EXACT_VARIANTS if variant else BLACKWELL_EXACT if arch >= 100 else EXACT)[width]
+    hopper = HOPPER_VARIANTS if variant else HOPPER_TABLES
+    tables = hopper if arch == 90 else BLACKWELL_TABLES if arch >= 100 else TABLES
     return tables[kind_of(rows)][width]
 
 

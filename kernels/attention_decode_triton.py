@@ -42,14 +42,15 @@ def bucket_of(dtype: torch.dtype, width: int, rows: int, variant: str = "") -> B
 
 def configs_for(dtype: torch.dtype, width: int, rows: int, arch: int, variant: str = "") -> tuple[Config, ...]:
     """The configurations for a padded head width and a number of packed rows, the default first."""
-    return tuned_first(TUNED, bucket_of(dtype, width, rows, variant), usual_for(dtype, width, rows, arch), arch)
+    usual = usual_for(dtype, width, rows, arch, variant)
+    return tuned_first(TUNED, bucket_of(dtype, width, rows, variant), usual, arch)
 
 
 @triton.jit(launch_metadata=attention_decode_launch)
 def _attention_decode_kernel(
     q, k, v, kv_lens, out, lse, partial, partial_lse, q_len, kv_heads, group, splits, row_tiles, scale_log2,
     stride_qb, stride_qs, stride_qh, stride_qd, stride_kb, stride_ks, stride_kh, stride_kd,
-    stride_vb, stride_vs, stride_vh, stride_vd, stride_lens, sinks,
+    stride_vb, stride_vs, stride_vh, stride_vd, stride_lens, sinks, window,
     D: tl.constexpr, DV: tl.constexpr, WIDTH: tl.constexpr, WIDTH_V: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr, LSE: tl.constexpr, PDL: tl.constexpr,
     LAZY: tl.constexpr, ROW_K: tl.constexpr, ROW_V: tl.constexpr, SHARED: tl.constexpr,
@@ -71,7 +72,7 @@ def _attention_decode_kernel(
         kv_len = kv_lens
     else:
         kv_len = tl.load(kv_lens + batch.to(tl.int64) * stride_lens)
-    begin = max(0, kv_len - q_len + 1 - WINDOW) if WINDOW else 0
+    begin = max(0, kv_len - q_len + 1 - window) if WINDOW else 0
     share = tl.cdiv(tl.cdiv(kv_len - begin, BLOCK_N), splits) * BLOCK_N
     lo = begin + split * share
     hi = min(kv_len, lo + share)
@@ -85,24 +86,24 @@ def _attention_decode_kernel(
     acc = tl.zeros([BLOCK_M, WIDTH_V], tl.float32)
     if lo < hi:
         first = lo
-        if WINDOW > 0 and q_len > 1:
+        if WINDOW and q_len > 1:
             # Keys that only the first tokens see lie in the first tiles of the reach.
-            first = min(hi, lo + tl.cdiv(max(0, kv_len - WINDOW - lo), BLOCK_N) * BLOCK_N)
+            first = min(hi, lo + tl.cdiv(max(0, kv_len - window - lo), BLOCK_N) * BLOCK_N)
             acc, m, total = walk_keys(
                 acc, m, total, q_tile, k, v, batch, kv_head, lo, first, q_positions, kv_len, scale_log2,
                 stride_kb, row_k, stride_kh, stride_kd, stride_vb, row_v, stride_vh, stride_vd,
-                D, DV, BLOCK_N, WIDTH, WIDTH_V, not SHARED, True, 0, False, LAZY, WINDOW, SOFTCAP)
+                D, DV, BLOCK_N, WIDTH, WIDTH_V, not SHARED, True, 0, False, LAZY, SOFTCAP, WINDOW, window)
         # Keys that every packed row sees; the others lie in the last tiles of the sequence.
         seen_by_all = hi if SHARED else max(first, min(hi, kv_len - q_len + 1))
         full = first + (seen_by_all - first) // BLOCK_N * BLOCK_N
         acc, m, total = walk_keys(
             acc, m, total, q_tile, k, v, batch, kv_head, first, full, q_positions, kv_len, scale_log2,
             stride_kb, row_k, stride_kh, stride_kd, stride_vb, row_v, stride_vh, stride_vd,
-            D, DV, BLOCK_N, WIDTH, WIDTH_V, not SHARED, False, 0, False, LAZY, 0, SOFTCAP)
+            D, DV, BLOCK_N, WIDTH, WIDTH_V, not SHARED, False, 0, False, LAZY, SOFTCAP)
         acc, m, total = walk_keys(
             acc, m, total, q_tile, k, v, batch, kv_head, full, hi, q_positions, kv_len, scale_log2,
             stride_kb, row_k, stride_kh, stride_kd, stride_vb, row_v, stride_vh, stride_vd,
-            D, DV, BLOCK_N, WIDTH, WIDTH_V, not SHARED, True, 0, False, LAZY, WINDOW, SOFTCAP)
+            D, DV, BLOCK_N, WIDTH, WIDTH_V, not SHARED, True, 0, False, LAZY, SOFTCAP, WINDOW, window)
     if PDL:
         cuda.gdc_launch_dependents()
     store_rows(

@@ -133,7 +133,7 @@ def _tma(arch: int | None) -> Mapping[int, tuple[Config, ...]]:
 def _attention_prefill_kernel(
     q, k, v, out, lse, batches, q_len, kv_len, q_heads, group, scale_log2,
     stride_qb, stride_qs, stride_qh, stride_qd, stride_kb, stride_ks, stride_kh, stride_kd,
-    stride_vb, stride_vs, stride_vh, stride_vd, stride_ob, stride_os, stride_oh, stride_od, sinks,
+    stride_vb, stride_vs, stride_vh, stride_vd, stride_ob, stride_os, stride_oh, stride_od, sinks, window,
     D: tl.constexpr, DV: tl.constexpr, WIDTH: tl.constexpr, WIDTH_V: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, LSE: tl.constexpr,
     RANK: tl.constexpr, WARP_SPECIALIZE: tl.constexpr, LAZY: tl.constexpr,
@@ -169,28 +169,28 @@ def _attention_prefill_kernel(
         hi = max(0, min(kv_len, start_m + BLOCK_M + kv_len - q_len))
         seen_by_all = max(0, min(kv_len, start_m + 1 + kv_len - q_len))
     if WINDOW:
-        lo = max(0, start_m + 1 + kv_len - q_len - WINDOW)
+        lo = max(0, start_m + 1 + kv_len - q_len - window)
     if WARP_SPECIALIZE:
         full = lo
     else:
         if WINDOW:
             # The last query's first key; those before it only some see.
-            edge = max(0, start_m + BLOCK_M + kv_len - q_len - WINDOW)
+            edge = max(0, start_m + BLOCK_M + kv_len - q_len - window)
             first = min(hi, lo + tl.cdiv(edge - lo, BLOCK_N) * BLOCK_N)
             acc, m, total = walk_keys(
                 acc, m, total, q_tile, k, v, batch, kv_head, lo, first, q_positions, kv_len, scale_log2,
                 stride_kb, stride_ks, stride_kh, stride_kd, stride_vb, stride_vs, stride_vh, stride_vd,
-                D, DV, BLOCK_N, WIDTH, WIDTH_V, CAUSAL, True, RANK, False, LAZY, WINDOW, SOFTCAP)
+                D, DV, BLOCK_N, WIDTH, WIDTH_V, CAUSAL, True, RANK, False, LAZY, SOFTCAP, WINDOW, window)
             lo = first
         full = lo + max(0, seen_by_all - lo) // BLOCK_N * BLOCK_N if WINDOW else seen_by_all // BLOCK_N * BLOCK_N
         acc, m, total = walk_keys(
             acc, m, total, q_tile, k, v, batch, kv_head, lo, full, q_positions, kv_len, scale_log2,
             stride_kb, stride_ks, stride_kh, stride_kd, stride_vb, stride_vs, stride_vh, stride_vd,
-            D, DV, BLOCK_N, WIDTH, WIDTH_V, CAUSAL, False, RANK, False, LAZY, 0, SOFTCAP)
+            D, DV, BLOCK_N, WIDTH, WIDTH_V, CAUSAL, False, RANK, False, LAZY, SOFTCAP)
     acc, m, total = walk_keys(
         acc, m, total, q_tile, k, v, batch, kv_head, full, hi, q_positions, kv_len, scale_log2,
         stride_kb, stride_ks, stride_kh, stride_kd, stride_vb, stride_vs, stride_vh, stride_vd,
-        D, DV, BLOCK_N, WIDTH, WIDTH_V, CAUSAL, True, RANK, WARP_SPECIALIZE, LAZY, WINDOW, SOFTCAP)
+        D, DV, BLOCK_N, WIDTH, WIDTH_V, CAUSAL, True, RANK, WARP_SPECIALIZE, LAZY, SOFTCAP, WINDOW, window)
     result, row_lse = finished(acc, m, total)
     if LSE:
         tl.store(lse + (batch.to(tl.int64) * q_heads + head) * q_len + rows, row_lse, mask=rows < q_len)

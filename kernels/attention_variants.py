@@ -77,9 +77,9 @@ class Variant:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The kernel's arguments, compiled in but for the sinks' address."""
-        have = self.sinks is not None
-        return {"sinks": self.sinks, "WINDOW": self.window, "SOFTCAP": self.softcap, "SINKS": have}
+        """The kernel's arguments: which variants there are and the cap are compiled in."""
+        values = {"sinks": self.sinks, "window": self.window or None}
+        return {**values, "SINKS": self.sinks is not None, "WINDOW": self.window > 0, "SOFTCAP": self.softcap}
 
     def check(self, q: torch.Tensor, *, causal: bool = True) -> None:
         """Raises ValueError for queries [B, Sq, Hq, D] that it does not fit."""

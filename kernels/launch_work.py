@@ -55,13 +55,14 @@ def matmul_decode_launch(grid: Any, kernel: Any, args: Arguments) -> Declared:
 def attention_prefill_launch(grid: Any, kernel: Any, args: Arguments) -> Declared:
     """Of the kernel of op attention_prefill."""
     batch, q_len, kv_len, q_heads = (args[name] for name in ("batches", "q_len", "kv_len", "q_heads"))
+    window = args["window"] or 0
     work = attention_work(
         batch=batch,
         q_heads=q_heads,
         kv_heads=q_heads // args["group"],
         q_len=q_len,
-        pairs=batch * unmasked_pairs(q_len, kv_len, causal=args["CAUSAL"], window=args["WINDOW"]),
-        kv_tokens=batch * keys_read(q_len, kv_len, window=args["WINDOW"]),
+        pairs=batch * unmasked_pairs(q_len, kv_len, causal=args["CAUSAL"], window=window),
+        kv_tokens=batch * keys_read(q_len, kv_len, window=window),
         head_dim=args["D"],
         v_head_dim=args["DV"],
         dtype=_dtype(args["q"]),
@@ -89,7 +90,7 @@ def attention_paged_launch(grid: Any, kernel: Any, args: Arguments) -> Declared:
 
 def _over_a_cache(kernel: Any, args: Arguments, batch: int, kv_len: int) -> Declared:
     q_len, kv_heads, splits = args["q_len"], args["kv_heads"], args["splits"]
-    q_heads, dtype, window = kv_heads * args["group"], _dtype(args["q"]), args.get("WINDOW", 0)
+    q_heads, dtype, window = kv_heads * args["group"], _dtype(args["q"]), args.get("window") or 0
     work = attention_work(
         batch=batch,
         q_heads=q_heads,

@@ -160,7 +160,7 @@ def walk_keys(
     stride_kb, stride_ks, stride_kh, stride_kd, stride_vb, stride_vs, stride_vh, stride_vd,
     D: tl.constexpr, DV: tl.constexpr, BLOCK_N: tl.constexpr, WIDTH: tl.constexpr, WIDTH_V: tl.constexpr,
     CAUSAL: tl.constexpr, MASKED: tl.constexpr, RANK: tl.constexpr, WARP_SPECIALIZE: tl.constexpr,
-    LAZY: tl.constexpr, WINDOW: tl.constexpr = 0, SOFTCAP: tl.constexpr = 0,
+    LAZY: tl.constexpr, SOFTCAP: tl.constexpr = 0, WINDOW: tl.constexpr = False, window=0,
 ):  # fmt: skip
     """Attends the query rows to keys lo .. hi - 1 in tiles of BLOCK_N, lo a multiple of it from the caller's start.
 
@@ -170,8 +170,7 @@ def walk_keys(
         k, v: as RANK says (see `load_rows`), with the strides that follow; kv_len rows exist.
         LAZY: as of `softmax_step`, and of the `no_sums` that total started as.
         MASKED: whether a tile may hold keys that some row does not see: past hi or, when CAUSAL, past its place, or
-            with a WINDOW further back than it reaches.
-        WINDOW: a row sees its own key and WINDOW - 1 before; 0 for all.
+            when WINDOW before what its window reaches: its own key and window - 1 before.
         SOFTCAP: of the scores, before the mask; 0 for none.
     """
     for start in tl.range(lo, hi, BLOCK_N, warp_specialize=WARP_SPECIALIZE):
@@ -187,7 +186,7 @@ def walk_keys(
             if CAUSAL:
                 seen = seen & (places[None, :] <= q_positions[:, None])
             if WINDOW:
-                seen = seen & (places[None, :] > q_positions[:, None] - WINDOW)
+                seen = seen & (places[None, :] > q_positions[:, None] - window)
             qk = tl.where(seen, qk, float("-inf"))
         values = load_rows(
             v, batch, start, kv_head, stride_vb, stride_vs, stride_vh, stride_vd, kv_len, DV, BLOCK_N, WIDTH_V, RANK,
