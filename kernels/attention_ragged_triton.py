@@ -17,6 +17,7 @@ Bound: arithmetic for long chunks, DRAM for decode tokens, each by its share of 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 import triton
@@ -24,7 +25,7 @@ import triton.language as tl
 from triton.language.extra import cuda
 
 from kernels import attention_paged_triton as paged
-from kernels.attention import padded_width
+from kernels.attention import WIDEST_HEAD, padded_width
 from kernels.attention_decode_configs import Config, block_rows
 from kernels.attention_merge_triton import shared_options
 from kernels.attention_paged_triton import walk_pages
@@ -92,7 +93,9 @@ def configs_for(dtype: torch.dtype, head_dim: int, rows: int, page_size: int, ar
 def _usual(dtype: torch.dtype, head_dim: int, rows: int, arch: int) -> tuple[Config, ...]:
     width = padded_width(head_dim)
     if dtype == torch.float32:
-        return paged.usual_for(dtype, head_dim, rows, arch)
+        usual = paged.usual_for(dtype, head_dim, rows, arch)
+        # 4 warps leave values of the widest heads in local memory there under Triton 3.9.
+        return tuple(replace(c, num_warps=8) for c in usual) if arch >= 100 and width == WIDEST_HEAD else usual
     if arch != 90:
         return ELSEWHERE[width]
     if rows >= paged.MANY:

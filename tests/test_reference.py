@@ -6,6 +6,9 @@ Expected figures come from the CSVs (derived elsewhere from the same package) or
 from __future__ import annotations
 
 import importlib.util
+import json
+import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -212,3 +215,25 @@ def test_a_gemm_table_loads_counts_and_classifies_in_3_s() -> None:
         taken.append(time.perf_counter() - start)
         assert len(rows) == 100_668
     assert min(taken) < 3
+
+
+@needs_package
+@pytest.mark.speed
+def test_two_versions_of_a_framework_are_compared_in_10_s(tmp_path: Path) -> None:
+    """24,800 gemms that both hold, out of 127,050, from the start of the command to its end; the better of two."""
+
+    def analysis(*arguments: str) -> str:
+        command = [sys.executable, "-m", "analysis", *arguments]
+        return subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True, timeout=120).stdout
+
+    chosen = ("--device", "h100", "--framework", "sglang", "--table", "gemm")
+    for version in ("0.5.6.post2", "0.5.14"):
+        analysis("reference", *chosen, "--version", version, "-o", str(tmp_path / version))
+    taken = []
+    for _ in range(2):
+        start = time.perf_counter()
+        sides = [str(tmp_path / version) for version in ("0.5.6.post2", "0.5.14")]
+        told = json.loads(analysis("compare", *sides, "--allow", "packages", "--json"))
+        taken.append(time.perf_counter() - start)
+    assert sum(case["ratio"] is not None for case in told["cases"]) == 24_800
+    assert min(taken) < 10
