@@ -268,12 +268,10 @@ def _build(kind: type[Any], fields: object, where: str, **extra: Any) -> Any:
         raise RecordError(f"{where}: {kind.__name__} must be an object, got {fields!r}")
     if unknown := fields.keys() - KNOWN_FIELDS[kind]:
         raise RecordError(f"{where}: unknown field(s) {', '.join(sorted(unknown))} in {kind.__name__}")
-    values: dict[str, Any] = {**fields}
     for name, value in fields.items():
-        if isinstance(value, list):
-            values[name] = tuple(value)
         if name in OBJECTS and not isinstance(value, dict):
             raise RecordError(f"{where}: {name} must be an object, got {value!r}")
+    values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
     try:
         if "status" in values:
             values["status"] = Status(values["status"])

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 
 import torch
 import triton
+
+from kernels.ragged_plan import MOST_PIECES, merge_keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,9 +108,6 @@ HOPPER_VARIANTS: Tables = {
     "rows between": HOPPER_BETWEEN | {256: BLACKWELL_MANY_ROWS[256]},
 }
 """sm_90, with a variant: others would spill at width 256."""
-MAX_SPLITS = 64
-MERGE_KEYS = 128
-"""What a second kernel and its partials cost, in keys of one split's walk; only ranks numbers of splits."""
 
 
 def kind_of(rows: int) -> str:
@@ -129,11 +129,12 @@ def block_rows(config: Config, rows: int) -> int:
     return int(min(config.block_m, max(config.least_m, triton.next_power_of_2(rows))))
 
 
+@cache
 def splits_for(walks: int, longest: int, config: Config, sms: int) -> int:
     """Over how many programs the keys of a sequence are shared.
 
     The number whose slowest SM is done first: whole waves of programs over the slots of the machine, each as long as
-    its share of the keys in whole tiles. Ties go to fewer splits; a merge costs MERGE_KEYS.
+    its share of the keys in whole tiles. Ties go to fewer splits.
 
     Args:
         walks: over a sequence's keys: sequences x KV heads of this GPU x tiles of packed rows.
@@ -147,6 +148,6 @@ def splits_for(walks: int, longest: int, config: Config, sms: int) -> int:
 
     def cost(splits: int) -> float:
         waves = triton.cdiv(walks * splits, sms * config.ctas_per_sm)
-        return float(waves * triton.cdiv(tiles, splits) * config.block_n + (MERGE_KEYS if splits > 1 else 0))
+        return float(waves * triton.cdiv(tiles, splits) * config.block_n + merge_keys(splits))
 
-    return min(range(1, min(tiles, MAX_SPLITS) + 1), key=cost)
+    return min(range(1, min(tiles, MOST_PIECES) + 1), key=cost)

@@ -13,11 +13,11 @@ import triton
 import triton.language as tl
 from triton.language.extra import cuda
 
-from kernels.attention_merge_triton import add_parts
+from kernels.attention_merge_triton import AT_ONCE, add_parts
 from kernels.launch_work import ragged_merge_launch
 from kernels.ragged_plan import MOST_PIECES
 from kernels.ragged_tables import Tables
-from kernels.softmax import LN_2
+from kernels.softmax import LN_2, LOG2_E
 
 FIELDS = tl.constexpr(5)
 """Columns of `kernels.ragged_plan.ITEM`."""
@@ -46,16 +46,16 @@ def _merge_ragged_kernel(
         dv = tl.arange(0, WIDTH_V)
         if PDL:
             cuda.gdc_wait()
-        each = tl.load(partial_lse + first + parts, mask=parts < pieces, other=float("-inf")) / LN_2
+        each = tl.load(partial_lse + first + parts, mask=parts < pieces, other=float("-inf")) * LOG2_E
         most = tl.max(each, 0)
         shift = tl.where(most == float("-inf"), 0.0, most)
         total = tl.sum(tl.exp2(each - shift), 0)
-        acc = tl.zeros([WIDTH_V], tl.float32)
+        acc = tl.zeros([AT_ONCE // WIDTH_V, WIDTH_V], tl.float32)
         acc = add_parts(acc, partial + first * DV, partial_lse + first, 0, pieces, shift, dv, DV)
         safe = tl.where(total == 0.0, 1.0, total)
         head = kv_head * group + row % group
         flat = (q_start + token).to(tl.int64) * (kv_heads * group) + head
-        tl.store(out + flat * DV + dv, (acc / safe).to(out.dtype.element_ty), mask=dv < DV)
+        tl.store(out + flat * DV + dv, (tl.sum(acc, 0) / safe).to(out.dtype.element_ty), mask=dv < DV)
         if LSE:
             natural = tl.where(total == 0.0, float("-inf"), (shift + tl.log2(safe)) * LN_2)
             tl.store(lse + head.to(tl.int64) * total_q + q_start + token, natural)
@@ -78,5 +78,5 @@ def launch_ragged_merge(
     total_q, q_heads = out.shape[:2]
     _merge_ragged_kernel[(len(tables.merged) * kv_heads * tables.block_m,)](
         partial, partial_lse, tables.merged, starts_q, out, lse, total_q, kv_heads, q_heads // kv_heads,
-        starts_q.stride(0), BLOCK_M=tables.block_m, MOST=MOST_PIECES, num_warps=2, **shared,
+        starts_q.stride(0), BLOCK_M=tables.block_m, MOST=MOST_PIECES, num_warps=8, **shared,
     )  # fmt: skip

@@ -21,16 +21,17 @@ MOST_PIECES = 512
 
 One sequence of 1,000,000 keys and one KV head (MQA, or eight heads on eight GPUs) is a single tile, whose fair share
 for each of 4 programs on 132 SMs is a 528th. Each of only 64 pieces would be 8 such shares, with 7 of 8 slots idle.
-`PIECE_KEYS` keeps most schedules far below the limit.
 """
 START_KEYS = 32
 """What a program costs beside its keys: queries, tables, the end of its rows; only ranks schedules."""
 MERGE_KEYS = 128
 """What a second kernel costs, in keys of one program's walk; only ranks schedules."""
-PIECE_KEYS = 6
-"""What the merge pays for each piece of the tile with the most, which it adds one after another; only ranks schedules.
-A load of about half a microsecond against about 80 ns that one of 528 programs walks a key of 512 bytes in, at the
-memory's peak of an H100; not measured."""
+PART_KEYS = 2
+"""What it pays for each piece of a row: the row's share of a wait of about half a microsecond for 16 pieces, and their
+way through L2, against about 80 ns that one of 528 programs walks a key of 512 bytes in, at the memory's peak of an
+H100; not measured."""
+ROW_KEYS = 8
+"""What it pays for each row of a merged tile, over the slots: about a microsecond for one and a half rows a slot."""
 WAVES = (1, 2, 3, 4, 8)
 """Programs' fair share as parts of a slot's load that are tried: smaller pieces fill a last wave better."""
 SIMULATED = 2**14
@@ -102,7 +103,9 @@ def schedule(
     for waves in WAVES:
         share = max(block_n, load / waves)
         made = _cut(tiles, [_at_most(tile, max(1, -int(-tile.reach // share)), block_n) for tile in tiles], block_n)
-        tried.append((makespan(made, tiles, kv_heads, block_n, slots) + _merge_cost(made), made))
+        merging = merge_keys(max((item[3] for item in made.merged), default=1))
+        merging += ROW_KEYS * len(made.merged) * kv_heads * block_m / slots
+        tried.append((makespan(made, tiles, kv_heads, block_n, slots) + merging, made))
         if len(made.items) * kv_heads > SIMULATED or share == block_n:
             break
     return min(tried, key=lambda cost_and_schedule: cost_and_schedule[0])[1]
@@ -124,8 +127,9 @@ def makespan(made: Schedule, tiles: Sequence[Tile], kv_heads: int, block_n: int,
     return max(busy)
 
 
-def _merge_cost(made: Schedule) -> int:
-    return MERGE_KEYS + PIECE_KEYS * max(item[3] for item in made.merged) if made.merged else 0
+def merge_keys(parts: int) -> float:
+    """What joining so many parts of a row costs, in keys of one program's walk; nothing for one."""
+    return MERGE_KEYS + PART_KEYS * parts if parts > 1 else 0.0
 
 
 def _at_most(tile: Tile, pieces: int, block_n: int) -> int:

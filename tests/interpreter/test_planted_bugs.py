@@ -138,7 +138,7 @@ def test_the_race_detector_finds_matmul_splits_that_share_a_slot(
 
 
 def test_poison_shows_a_merge_that_reads_what_an_empty_split_never_wrote(tmp_path: Path) -> None:
-    merge = variant(tmp_path, attention_merge_triton, ('tl.where(part_lse > float("-inf"), value, 0.0)', "value"))
+    merge = variant(tmp_path, attention_merge_triton, ("tl.where(kept[:, None], value, 0.0)", "value"))
     own = "from kernels.attention_merge_triton import"
     trusting = variant(tmp_path, attention_decode_triton, (own, f"from {merge.__name__} import"))
     assert averages(trusting, splits=1) and not averages(trusting, splits=4)
