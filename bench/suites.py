@@ -12,15 +12,8 @@ from dataclasses import dataclass
 
 from bench.case import Case, merged
 from bench.technique_suite import techniques
-from kernels.models import (
-    MODELS,
-    Model,
-    attention_decode_workloads,
-    attention_prefill_workloads,
-    matmul_workloads,
-    model_named,
-    tp_sizes,
-)
+from kernels.attention_layers import attention_decode_workloads, attention_prefill_workloads
+from kernels.models import MODELS, Model, matmul_workloads, model_named, tp_sizes
 from kernels.spec import DECODE_ROWS, Op, Workload, dtype_named
 from kernels.work import MLA_LATENT, MLA_ROPE, storage_bytes
 

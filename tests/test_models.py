@@ -9,17 +9,8 @@ from typing import Any
 
 import pytest
 
-from kernels.models import (
-    MODELS,
-    Model,
-    attention_decode_workloads,
-    attention_prefill_workloads,
-    matmul_workloads,
-    model_named,
-    projections,
-    sharded,
-    tp_sizes,
-)
+from kernels.attention_layers import attention_decode_workloads, attention_prefill_workloads
+from kernels.models import MODELS, Model, matmul_workloads, model_named, projections, sharded, tp_sizes
 
 CONFIG_FILES = {
     "llama-3.1-8b": "meta-llama--Meta-Llama-3.1-8B",
