@@ -127,7 +127,7 @@ def test_windowed_layers_of_models_without_a_config_here() -> None:
 
 def test_names_are_unique_and_an_unknown_one_lists_them() -> None:
     names = [model.name for model in MODELS]
-    assert len(set(names)) == len(names) == 12
+    assert len(set(names)) == len(names) == 13
     with pytest.raises(ValueError, match=r"unknown model 'llama-9'; known: llama-3\.1-8b, llama-3\.1-70b, .*gpt-oss"):
         model_named("llama-9")
 
