@@ -95,7 +95,10 @@ EXACT = {
 }
 """float32: products on the CUDA cores, from registers, which hold no more rows."""
 BLACKWELL_EXACT = EXACT | {64: (replace(EXACT[64][0], num_warps=8, ctas_per_sm=3),)}  # 4 warps spill under Triton 3.6
-EXACT_VARIANTS = EXACT | {64: BLACKWELL_EXACT[64], 256: (replace(EXACT[256][0], num_stages=2),)}
+EXACT_VARIANTS = EXACT | {
+    64: (replace(BLACKWELL_EXACT[64][0], num_stages=3),),
+    256: (replace(EXACT[256][0], num_stages=2),),
+}
 """With a window, sinks or a softcap, which take registers of their own."""
 Tables = Mapping[str, Mapping[int, tuple[Config, ...]]]
 """How many packed rows, as `kind_of` says, and padded head width -> configurations, the default first."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import triton
@@ -89,6 +89,8 @@ POINTERS = {
     128: (Config(block_m=64, block_n=64, num_warps=8, num_stages=2, descriptors=""),),
     256: (Config(block_m=64, block_n=64, num_warps=8, num_stages=2, descriptors=""),),
 }
+POINTER_VARIANTS = POINTERS | {256: (replace(POINTERS[256][0], block_n=32),)}
+"""With a window, sinks or a softcap, which take registers of their own."""
 EXACT = {
     64: (Config(block_m=32, block_n=16, num_stages=2, descriptors=""),),
     128: (Config(block_m=32, block_n=16, num_stages=2, descriptors=""),),
@@ -121,7 +123,8 @@ def configs_for(
     dtype: torch.dtype, width: int, refused: str, arch: int | None = None, variant: str = ""
 ) -> tuple[Config, ...]:
     """The configurations for a padded head width, the default first."""
-    usual = EXACT[width] if dtype == torch.float32 else POINTERS[width] if refused else _tma(arch)[width]
+    pointers = POINTER_VARIANTS if variant else POINTERS
+    usual = EXACT[width] if dtype == torch.float32 else pointers[width] if refused else _tma(arch)[width]
     return tuned_first(TUNED, bucket_of(dtype, width, refused, variant), usual, arch)
 
 

@@ -17,6 +17,7 @@ from bench.suites import (
     suite_cases,
     suite_workloads,
 )
+from kernels.attention_variants import VARIANT_AXES
 from kernels.spec import DECODE_ROWS, Op, Workload
 from kernels.work import Work
 
