@@ -97,7 +97,7 @@ EXACT = {
 BLACKWELL_EXACT = EXACT | {64: (replace(EXACT[64][0], num_warps=8, ctas_per_sm=3),)}  # 4 warps spill under Triton 3.6
 EXACT_VARIANTS = EXACT | {
     64: (replace(BLACKWELL_EXACT[64][0], num_stages=3),),
-    256: (replace(EXACT[256][0], num_stages=2),),
+    256: (replace(EXACT[256][0], num_warps=8, num_stages=2),),
 }
 """With a window, sinks or a softcap, which take registers of their own."""
 Tables = Mapping[str, Mapping[int, tuple[Config, ...]]]

@@ -89,7 +89,10 @@ POINTERS = {
     128: (Config(block_m=64, block_n=64, num_warps=8, num_stages=2, descriptors=""),),
     256: (Config(block_m=64, block_n=64, num_warps=8, num_stages=2, descriptors=""),),
 }
-POINTER_VARIANTS = POINTERS | {256: (replace(POINTERS[256][0], block_n=32),)}
+POINTER_VARIANTS = POINTERS | {
+    64: (replace(POINTERS[64][0], num_warps=8),),
+    256: (replace(POINTERS[256][0], block_n=32),),
+}
 """With a window, sinks or a softcap, which take registers of their own."""
 EXACT = {
     64: (Config(block_m=32, block_n=16, num_stages=2, descriptors=""),),
