@@ -30,6 +30,13 @@ from kernels.spec import Op, Workload
 PROVIDER = "triton"
 ALIGNED, RAGGED = 8192, 8190
 """Sizes whose bfloat16 rows are, and are not, whole pieces of 16 bytes."""
+VARIANTS = (
+    {"head_dim": 128, "window": 1024},
+    {"head_dim": 64, "window": 128, "sinks": 1},
+    {"head_dim": 128, "window": 4096, "softcap": 50},
+    {"head_dim": 256, "window": 4096, "sinks": 1, "softcap": 50},
+)
+"""Gemma 3's, gpt-oss', Gemma 2's, and all at the widest head."""
 SIZES: Mapping[str, tuple[Mapping[str, int], ...]] = {
     "matmul": tuple(
         {"M": ALIGNED, "N": N, "K": K} for N, K in ((ALIGNED, ALIGNED), (RAGGED, ALIGNED), (RAGGED, RAGGED))
@@ -38,8 +45,13 @@ SIZES: Mapping[str, tuple[Mapping[str, int], ...]] = {
         *({"M": M, "N": ALIGNED, "K": ALIGNED} for M in (1, 16, 64)),
         *({"M": M, "N": RAGGED, "K": RAGGED} for M in (1, 16, 64)),
     ),
-    "attention_prefill": tuple({"q_len": 4096, "head_dim": head_dim} for head_dim in (64, 80, 128, 256)),
+    "attention_prefill": (
+        *({"q_len": 4096, "head_dim": head_dim} for head_dim in (64, 80, 128, 256)),
+        *({"q_len": 4096, **variant} for variant in VARIANTS),
+    ),
     "attention_decode": (
+        *({"kv_len": 8192, **variant} for variant in VARIANTS),
+        {"kv_len": 8192, "q_len": 8, "kv_heads": 4, **VARIANTS[-1]},
         *({"kv_len": 8192, "head_dim": head_dim} for head_dim in (64, 80, 128, 256)),
         *(
             {"kv_len": 8192, "head_dim": head_dim, "q_len": q_len, "kv_heads": 4}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kernels.attention_layers import windowed_workloads
 from kernels.cache_reuse import chunked_workloads, drafted_workloads, shared_prefix_workloads
 from kernels.continuous import prompt_workloads, step_workloads
 from kernels.latent_attention import mla_decode_workloads, mla_prefill_workloads
@@ -67,6 +68,9 @@ LATENT_TPS, LATENT_BATCHES, LATENT_LENGTHS, LATENT_PAGE = (1, 8), (1, 16, 64), (
 DRAFTED_BATCHES, DRAFTED = (16,), (2, 4)
 """Of several new tokens a sequence, as multi-token prediction drafts them."""
 EXPANDED_PROMPTS = (1024, 8192)
+WINDOWED = {"gemma-3-27b": (8192, 32768), "gemma-2-27b": (8192,), "gpt-oss-120b": (8192, 32768)}
+"""Models with windows, caps on logits and sinks -> lengths of prompts and caches."""
+WINDOWED_BATCHES = (1, 64)
 
 
 def techniques() -> list[dict[str, list[Workload]]]:
@@ -76,6 +80,10 @@ def techniques() -> list[dict[str, list[Workload]]]:
         *_reuse(model_named(REUSING)),
         *(_quantised(model_named(QUANTISED), tp) for tp in STORED),
         *(part for tp in LATENT_TPS for part in _latent(model_named(LATENT), tp)),
+        *(
+            windowed_workloads(model_named(name), 1, lengths, WINDOWED_BATCHES, lengths, DTYPE)
+            for name, lengths in WINDOWED.items()
+        ),
     ]
 
 

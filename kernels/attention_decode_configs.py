@@ -108,6 +108,11 @@ EXACT = {
 }
 """float32: products on the CUDA cores, from registers, which hold no more rows."""
 BLACKWELL_EXACT = EXACT | {64: (replace(EXACT[64][0], num_warps=8, ctas_per_sm=3),)}  # 4 warps spill under Triton 3.6
+EXACT_VARIANTS = EXACT | {
+    64: (replace(BLACKWELL_EXACT[64][0], num_stages=3),),
+    256: (replace(EXACT[256][0], num_warps=8, num_stages=2),),
+}
+"""With a window, sinks or a softcap, which take registers of their own."""
 Tables = Mapping[str, Mapping[int, tuple[Config, ...]]]
 """How many packed rows, as `kind_of` says, and padded head width -> configurations, the default first."""
 TABLES: Tables = {"few rows": HALF, "rows between": BETWEEN, "many rows": MANY_ROWS}
@@ -116,6 +121,12 @@ HOPPER_QUANTISED_TABLES: Tables = {"few rows": HOPPER_QUANTISED_FEW} | {
     kind: {width: (config,) for width, config in HOPPER_QUANTISED.items()} for kind in ("rows between", "many rows")
 }
 BLACKWELL_TABLES: Tables = {"few rows": HALF, "rows between": BLACKWELL_BETWEEN, "many rows": BLACKWELL_MANY_ROWS}
+HOPPER_VARIANTS: Tables = {
+    **HOPPER_TABLES,
+    "few rows": HOPPER | {256: HALF[256]},
+    "rows between": HOPPER_BETWEEN | {256: BLACKWELL_MANY_ROWS[256]},
+}
+"""sm_90, with a variant: others would spill at width 256."""
 
 
 def kind_of(rows: int) -> str:
@@ -124,17 +135,18 @@ def kind_of(rows: int) -> str:
 
 
 def usual_for(
-    dtype: torch.dtype, width: int, rows: int, arch: int, stored: torch.dtype | None = None
+    dtype: torch.dtype, width: int, rows: int, arch: int, variant: str = "", stored: torch.dtype | None = None
 ) -> tuple[Config, ...]:
-    """The configurations for a padded head width and a number of packed rows where nothing is tuned.
+    """The configurations for a padded head width, a number of packed rows and a variant where nothing is tuned.
 
     K and V are stored in `stored`, where that is another dtype.
     """
     if dtype == torch.float32:
-        return (BLACKWELL_EXACT if arch >= 100 else EXACT)[width]
+        return (EXACT_VARIANTS if variant else BLACKWELL_EXACT if arch >= 100 else EXACT)[width]
     if arch == 90 and stored not in (None, dtype):
         return HOPPER_QUANTISED_TABLES[kind_of(rows)][width]
-    tables = HOPPER_TABLES if arch == 90 else BLACKWELL_TABLES if arch >= 100 else TABLES
+    hopper = HOPPER_VARIANTS if variant else HOPPER_TABLES
+    tables = hopper if arch == 90 else BLACKWELL_TABLES if arch >= 100 else TABLES
     return tables[kind_of(rows)][width]
 
 

@@ -139,8 +139,8 @@ def test_e4m3_is_compiled_ahead_only_for_gpus_that_convert_it() -> None:
 
 
 def test_buckets_of_plain_caches_are_what_they_were_and_stored_ones_their_own() -> None:
-    assert bucket_of(torch.float16, 128, 8) == bucket_of(torch.float16, 128, 8, torch.float16)
-    names = [bucket_of(torch.float16, 128, 8, stored) for stored in (torch.float16, E4M3, INT8)]
+    assert bucket_of(torch.float16, 128, 8) == bucket_of(torch.float16, 128, 8, stored=torch.float16)
+    names = [bucket_of(torch.float16, 128, 8, stored=stored) for stored in (torch.float16, E4M3, INT8)]
     assert len(set(names)) == 3 and all(name[:3] == names[0] for name in names)
     keys = {OP.bucket(workload, 90) for workload in (PLAIN, stored_as(E4M3, "head"), stored_as(INT8, "head"))}
     assert len(keys) == 3

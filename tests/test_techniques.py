@@ -7,6 +7,7 @@ import pytest
 from bench.suites import fits_kv_limit, suite_workloads
 from bench.technique_suite import techniques
 from kernels import attention_decode, attention_paged_decode, kv_append
+from kernels.attention_variants import VARIANT_AXES
 from kernels.models import model_named
 from kernels.quantised_workloads import quantised_decode_workloads
 from kernels.spec import Workload
@@ -24,22 +25,27 @@ def test_every_technique_of_the_suite_is_told_with_its_models() -> None:
     by_op = suite_workloads("techniques")
     assert {op: {w.technique for w in workloads} for op, workloads in by_op.items()} == {
         "kv_append": {"kv_cache"},
-        "attention_decode": {"kv_cache", "speculative", "quantised_kv"},
+        "attention_decode": {"kv_cache", "speculative", "quantised_kv", "window"},
         "attention_paged_decode": {"paged"},
         "attention_paged_prefill": {"paged"},
-        "attention_prefill": {"chunked", "mla"},
+        "attention_prefill": {"chunked", "dense", "mla", "window"},
         "attention_prefix_decode": {"prefix"},
         "attention_varlen": {"continuous"},
         "attention_mixed": {"continuous"},
         "attention_mla_decode": {"mla"},
     }
     for op, workloads in by_op.items():
-        models = {source.split(":")[0] for w in workloads if w.technique != "mla" for source in w.source}
+        own = [w for w in workloads if w.technique != "mla" and not set(w.axes) & set(VARIANT_AXES)]
+        models = {source.split(":")[0] for w in own for source in w.source}
         only_large = op in ("attention_prefill", "attention_prefix_decode")
         if op != "attention_mla_decode":
             assert models == {"llama-3.1-70b"} | (set() if only_large else {"llama-3.1-8b"})
         latent = {source.split(":")[0] for w in workloads if w.technique == "mla" for source in w.source}
         assert latent <= {"deepseek-v3"}
+        variants = [w for w in workloads if set(w.axes) & set(VARIANT_AXES)]
+        if op in ("attention_decode", "attention_prefill"):
+            told = {source.split(":")[0] for w in variants for source in w.source}
+            assert told == {"gemma-2-27b", "gemma-3-27b", "gpt-oss-120b"}
         assert all(fits_kv_limit(w) for w in workloads)
     assert techniques() == techniques()
 
