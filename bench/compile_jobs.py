@@ -23,6 +23,7 @@ from bench.cubin import listing
 from bench.launched import ENGAGED
 from bench.op_file import load_ops
 from bench.ttgir import deepest_buffer, loops_of
+from kernels.attention_variants import variant_of
 from kernels.quantised_cache import least_arch, quantised_kv
 from kernels.registry import OPS, op_named
 from kernels.spec import Op, Workload
@@ -126,7 +127,7 @@ def buckets(op: Op) -> list[Workload]:
         quantised_kv(workload, *how)
         for how in STORED.get(op.name, ())
         for workload in plain
-        if workload.dtype == op.dtypes[0]
+        if workload.dtype == op.dtypes[0] and not variant_of(workload.axes)
     ]
     return plain + stored
 
