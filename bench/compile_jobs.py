@@ -23,12 +23,21 @@ from bench.cubin import listing
 from bench.launched import ENGAGED
 from bench.op_file import load_ops
 from bench.ttgir import deepest_buffer, loops_of
+from kernels.attention_variants import variant_of
+from kernels.quantised_cache import least_arch, quantised_kv
 from kernels.registry import OPS, op_named
 from kernels.spec import Op, Workload
 
 PROVIDER = "triton"
 ALIGNED, RAGGED = 8192, 8190
 """Sizes whose bfloat16 rows are, and are not, whole pieces of 16 bytes."""
+VARIANTS = (
+    {"head_dim": 128, "window": 1024},
+    {"head_dim": 64, "window": 128, "sinks": 1},
+    {"head_dim": 128, "window": 4096, "softcap": 50},
+    {"head_dim": 256, "window": 4096, "sinks": 1, "softcap": 50},
+)
+"""Gemma 3's, gpt-oss', Gemma 2's, and all at the widest head."""
 SIZES: Mapping[str, tuple[Mapping[str, int], ...]] = {
     "matmul": tuple(
         {"M": ALIGNED, "N": N, "K": K} for N, K in ((ALIGNED, ALIGNED), (RAGGED, ALIGNED), (RAGGED, RAGGED))
@@ -37,8 +46,13 @@ SIZES: Mapping[str, tuple[Mapping[str, int], ...]] = {
         *({"M": M, "N": ALIGNED, "K": ALIGNED} for M in (1, 16, 64)),
         *({"M": M, "N": RAGGED, "K": RAGGED} for M in (1, 16, 64)),
     ),
-    "attention_prefill": tuple({"q_len": 4096, "head_dim": head_dim} for head_dim in (64, 80, 128, 256)),
+    "attention_prefill": (
+        *({"q_len": 4096, "head_dim": head_dim} for head_dim in (64, 80, 128, 256)),
+        *({"q_len": 4096, **variant} for variant in VARIANTS),
+    ),
     "attention_decode": (
+        *({"kv_len": 8192, **variant} for variant in VARIANTS),
+        {"kv_len": 8192, "q_len": 8, "kv_heads": 4, **VARIANTS[-1]},
         *({"kv_len": 8192, "head_dim": head_dim} for head_dim in (64, 80, 128, 256)),
         *(
             {"kv_len": 8192, "head_dim": head_dim, "q_len": q_len, "kv_heads": 4}
@@ -73,6 +87,10 @@ SIZES: Mapping[str, tuple[Mapping[str, int], ...]] = {
     "kv_append": tuple({"batch": 64, "kv_len": 8192, "head_dim": head_dim} for head_dim in (80, 128)),
 }
 """Op -> sizes of one workload a bucket. An op that is not here is compiled for its check workloads."""
+STORED: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "attention_decode": (("float8_e4m3fn", "head"), ("int8", "head")),
+}
+"""Op -> storage and scales of its KV cache that choose other code, for its first dtype."""
 Outcome = list[tuple[CompileRecord, str]]
 """Of a case: the record and the listing of each kernel that it launches."""
 HINT = re.compile(r"(?:evictionPolicy|cacheModifier|eviction_policy|cache_modifier) = (?!none|evict_normal)(\w+)")
@@ -98,13 +116,20 @@ def buckets(op: Op) -> list[Workload]:
     if op.name not in SIZES:
         return merged(op.check_workloads)
     defaults = {axis: size for axis, size in op.axes.items() if size is not None}
-    return [
+    plain = [
         workload
         for dtype in op.dtypes
         for sizes in SIZES[op.name]
         for workload in (op.describe_axes(defaults | dict(sizes), dtype, ("of a shape bucket",)),)
         if not op.unsupported(workload, PROVIDER)
     ]
+    stored = [
+        quantised_kv(workload, *how)
+        for how in STORED.get(op.name, ())
+        for workload in plain
+        if workload.dtype == op.dtypes[0] and not variant_of(workload.axes)
+    ]
+    return plain + stored
 
 
 def jobs(ops: Sequence[Op], archs: Sequence[int], op_files: Sequence[Path] = ()) -> list[Job]:
@@ -122,6 +147,7 @@ def jobs(ops: Sequence[Op], archs: Sequence[int], op_files: Sequence[Path] = ())
         for op in ops
         if PROVIDER in op.providers
         for workload in buckets(op)
+        if arch >= least_arch(workload)
         for place, config in enumerate(op.configs(workload, arch) or (None,))
     ]
 

@@ -19,6 +19,7 @@ from typing import Any
 from bench.case import Case
 from bench.compile import LIMITS, Limits, compile_driver, compile_named
 from bench.gpu_plan import standard_cases
+from kernels.quantised_cache import least_arch
 from kernels.registry import OPS
 from kernels.spec import Workload
 
@@ -35,6 +36,7 @@ def groups(arch: int) -> list[list[Job]]:
     """What to compile, the jobs of a group one after another: kernels that later steps need first."""
     ops = [op for op in OPS if "triton" in op.providers]
     small = [Case(op, "triton", workload) for op in ops for workload in op.check_workloads]
+    small = [case for case in small if arch >= least_arch(case.workload)]
     cases = [case for case in standard_cases() if case.provider == "triton"]
     jobs: dict[tuple[object, ...], list[Job]] = {}
     for rank in range(CANDIDATES):
