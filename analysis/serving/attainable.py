@@ -27,6 +27,27 @@ LINK_ALPHA_US = 2.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    """The routed experts of a layer.
+
+    Attributes:
+        columns: of an expert's up or gate projection that one GPU holds.
+        active: experts a token visits.
+        ep: GPUs that the experts are spread over; each holds `experts / ep` of them.
+    """
+
+    hidden: int
+    columns: int
+    experts: int
+    active: int
+    ep: int = 1
+
+    def spread(self, tokens: Array) -> Array:
+        """Experts of a GPU that get one of so many tokens, spread evenly; at least one."""
+        return np.maximum(np.minimum(tokens * self.active, self.experts) / self.ep, 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Attainable:
     """Times under one set of roofs; `link_alpha_us` is 0 where a bound is wanted and not an expectation."""
 
@@ -51,8 +72,14 @@ class Attainable:
         moved = np.asarray(3 * m * k, dtype=float)
         return self.roofs.launch_us + moved / (self.roofs.dram_gb_per_s * 1e3)
 
-    def experts(self, rows: Array, n: float, k: float, distinct: Array, dtype: str) -> Array:
-        """Rows routed to experts of [K, N], of which `distinct` (an expectation, so a fraction too) got one."""
+    def experts(self, tokens: Array, layer: Experts, distinct: Array, dtype: str) -> Array:
+        """Both grouped matmuls of one GPU; `distinct` of its experts (an expectation, so a fraction too) got a row."""
+        rows = tokens * layer.active / layer.ep
+        up = self.grouped(rows, 2 * layer.columns, layer.hidden, distinct, dtype)
+        return up + self.grouped(rows, layer.hidden, layer.columns, distinct, dtype)
+
+    def grouped(self, rows: Array, n: float, k: float, distinct: Array, dtype: str) -> Array:
+        """Rows routed to experts of [K, N], of which `distinct` got one."""
         weights = storage_bytes(distinct * n * k, stored(dtype))
         moved = storage_bytes(rows * (n + k), ACTIVATIONS) + weights
         return self.time_us(Work(flops=2 * rows * n * k, bytes=moved), computed(dtype))

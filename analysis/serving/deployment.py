@@ -105,17 +105,19 @@ class Deployment:
 
     Attributes:
         gpu: a part of `analysis.peaks`.
+        ep: of the `tp` GPUs, those that experts are spread over; the rest split their columns.
         dtype: of the linear layers, a value of `DTYPES`; embedding and head stay bfloat16.
         kv_dtype: of the cache.
 
     Raises:
-        ValueError: `tp` does not divide the model, or `pp` its layers; the message lists sizes that do.
+        ValueError: `tp` does not divide the model, or `pp` its layers, or `ep` neither; the message tells what does.
     """
 
     model: Model
     gpu: str
     tp: int = 1
     pp: int = 1
+    ep: int = 1
     dtype: str = "bfloat16"
     kv_dtype: str = "bfloat16"
     engine: Engine = field(default_factory=lambda: ENGINES["trtllm"])
@@ -126,6 +128,10 @@ class Deployment:
         sharded(self.model, self.tp)
         if self.pp < 1 or self.pp > self.model.layers:
             raise ValueError(f"{self.model.name}: pp {self.pp} is not from 1 to {self.model.layers} layers")
+        if self.ep < 1 or self.tp % self.ep or self.model.experts % self.ep or (self.ep > 1 and not self.model.experts):
+            raise ValueError(
+                f"{self.model.name}: ep {self.ep} does not divide tp {self.tp} and {self.model.experts} experts"
+            )
 
     @property
     def gpus(self) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from analysis.serving.attainable import expected, speed_of_light
+from analysis.serving.attainable import Experts, expected, speed_of_light
 from analysis.serving.grids import ASSUMED, EXTRAPOLATED, Array, Whole
 from analysis.serving.published import DEVICES, Published
 from analysis.serving.recorded import Recorded
@@ -66,14 +66,15 @@ class KernelSource:
         m, k_ = np.broadcast_arrays(m, np.float64(k))
         return self._cells(self.attainable.quantise(m, k_), lambda t: t.quantise(m, k_))
 
-    def experts(self, rows: Array, n: float, k: float, distinct: Array, dtype: str) -> Cells:
-        """A grouped matmul: as efficient as one dense matmul over the columns of all experts that got a row, each
-        with an expert's rows, which nobody measured."""
-        each, hit = np.maximum(rows / np.maximum(distinct, 1), 1), np.maximum(distinct, 1) * n
-        alike = self.attainable.gemm(each, hit, np.full(rows.shape, float(k)), dtype)
-        fraction = alike / self.gemm(each, hit, k, dtype).time_us
-        best = self.attainable.experts(rows, n, k, distinct, dtype)
-        return Cells(best / fraction, np.full(rows.shape, ASSUMED, dtype=np.int8))
+    def experts(self, tokens: Array, layer: Experts, distinct: Array, dtype: str) -> Cells:
+        """All routed experts of a layer, `distinct` of a GPU's with a token; measured ones had their tokens spread
+        evenly. Where nobody measured any: as efficient as a dense matmul over the columns of those that got one."""
+        best = self.attainable.experts(tokens, layer, distinct, dtype)
+        cells = self._cells(best, lambda t: t.experts(tokens, layer, dtype))
+        each = np.maximum(tokens * layer.active / layer.ep / np.maximum(distinct, 1), 1)
+        wide, hidden = np.maximum(distinct, 1) * 2 * layer.columns, np.full(tokens.shape, float(layer.hidden))
+        fraction = self.attainable.gemm(each, wide, hidden, dtype) / self.gemm(each, wide, layer.hidden, dtype).time_us
+        return Cells(np.where(cells.how == ASSUMED, best / fraction, cells.time_us), cells.how)
 
     def attention(
         self, name: str, batch: Array, length: Array, *, heads: tuple[int, int], head_dim: int, dtype: str,

@@ -15,13 +15,19 @@ import numpy as np
 import pandas as pd
 
 from analysis.reference_tables import DOCUMENTED, SYSTEMS, data_directory
+from analysis.serving.attainable import Attainable, Experts, speed_of_light
 
 FILE = Path(__file__).parents[1] / "data" / "serving_kernels.parquet"
-AXES = ("x", "y", "z", "q_heads", "kv_heads")
+AXES = ("x", "y", "z", "q_heads", "kv_heads", "experts", "active", "ep")
 """x, y, z of a gemm are M, N, K; x, y of a quantisation M, K, of an attention batch and length, of an all-reduce GPUs
-and elements."""
+and elements; x, y, z of experts are tokens, the hidden size, and the columns of an expert that one GPU holds."""
+LAYER, SIZES = ("y", "z", "experts", "active", "ep"), ("hidden", "columns", "experts", "active", "ep")
+"""Axes that tell experts apart, and what `Experts` calls them."""
 COLUMNS = ("device", "framework", "table", "dtype", *AXES, "latency_us")
 GEMM_DTYPES = {"bfloat16": "bfloat16", "fp8": "float8_e4m3fn", "fp8_block": "float8_e4m3fn.block128"}
+EXPERT_DTYPES = GEMM_DTYPES | {"int4_wo": "int4"}
+SHARDS = (1, 2, 4, 8)
+"""The tensor- and expert-parallel sizes kept of experts: those of one node."""
 TOKENS = (
     1, 2, 4, 8, 16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512, 768, 1024, 1280, 1536, 2048, 2560, 3072,
     4096, 8192, 16384, 32768,
@@ -63,6 +69,7 @@ def _of_device(device: str) -> Iterator[pd.DataFrame]:
         _decode,
         _mla_decode,
         _all_reduce,
+        _experts,
     )
     for framework in DOCUMENTED:
         for make in makers:
@@ -186,3 +193,42 @@ def _all_reduce(device: str, framework: str) -> pd.DataFrame:
             "latency_us": rows["latency"] * 1e3,
         }
     )
+
+
+def _experts(device: str, framework: str) -> pd.DataFrame:
+    """All routed experts of a layer in one: routing, both grouped matmuls and the activation between them.
+
+    Only tokens spread evenly: min(experts, tokens x active) experts get one. Experts without a gate are left out.
+    """
+    rows = _read(device, framework, "moe", "moe")
+    sharded = rows["moe_tp_size"].isin(SHARDS) & rows["moe_ep_size"].isin(SHARDS)
+    gated = ~rows["kernel_source"].str.contains("nongated|situ_as_silu")
+    rows = rows[sharded & gated & rows["moe_dtype"].isin(EXPERT_DTYPES) & (rows["distribution"] == "balanced")]
+    found = pd.DataFrame(
+        {
+            "table": "experts",
+            "dtype": rows["moe_dtype"].map(EXPERT_DTYPES),
+            "x": rows["num_tokens"],
+            "y": rows["hidden_size"],
+            "z": rows["inter_size"] // rows["moe_tp_size"],
+            "experts": rows["num_experts"],
+            "active": rows["topk"],
+            "ep": rows["moe_ep_size"],
+            "latency_us": rows["latency"] * 1e3,
+        }
+    )
+    return found[~_impossible(found, speed_of_light(SYSTEMS[device].part))]
+
+
+def _impossible(rows: pd.DataFrame, bound: Attainable) -> pd.Series[bool]:
+    """All rows of experts of which one beats the datasheet: fewer experts ran there than their label tells.
+
+    vLLM's and SGLang's of DeepSeek-V3 are up to 1.8 times too fast, as if half of the 256 got a token.
+    """
+    beats = pd.Series(False, index=rows.index)
+    for (dtype, *sizes), part in rows.groupby(["dtype", *LAYER]):
+        layer = Experts(**dict(zip(SIZES, (int(str(size)) for size in sizes), strict=True)))
+        tokens = part["x"].to_numpy(dtype=float)
+        least = bound.experts(tokens, layer, layer.spread(tokens), str(dtype))
+        beats[part.index] = least > part["latency_us"].to_numpy(dtype=float)
+    return rows.assign(beats=beats).groupby(["dtype", "y", "experts", "active"])["beats"].transform("any")

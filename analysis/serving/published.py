@@ -12,9 +12,9 @@ from functools import cache
 import numpy as np
 import pandas as pd
 
-from analysis.serving.attainable import Attainable
+from analysis.serving.attainable import Attainable, Experts
 from analysis.serving.grids import EXTRAPOLATED, Array, Grid, Whole, gridded
-from analysis.serving.kernel_tables import FILE, HEAD_DIM
+from analysis.serving.kernel_tables import FILE, HEAD_DIM, LAYER, SIZES
 
 FALLBACKS = ("trtllm", "vllm", "sglang")
 DEVICES: Mapping[str, str] = {"H100 SXM5 80GB": "h100", "H200 SXM 141GB": "h200"}
@@ -72,6 +72,20 @@ class Published:
         grid = self._kept(("all_reduce", gpus), self._all_reduce_grid)
         return None if grid is None else grid.at(elements)
 
+    def experts(self, tokens: Array, layer: Experts, dtype: str) -> tuple[Array, Whole] | None:
+        """All experts of a layer; a layer that no framework measured takes the nearest of the first that has the
+        dtype."""
+        sizes = (layer.hidden, layer.columns, layer.experts, layer.active, layer.ep)
+        found = self._kept(("experts", dtype, sizes), self._experts_grid)
+        rows = self._rows("experts", dtype) if found is None else None
+        if rows is None:
+            return None if found is None else found.at(tokens)
+        found = self._kept(("experts", dtype, _nearest_layer(rows, sizes)), self._experts_grid)
+        if found is None:
+            return None
+        fraction, how = found.at(tokens)
+        return fraction, np.maximum(how, np.int8(EXTRAPOLATED))
+
     def _kept(self, key: tuple[object, ...], make: Callable[..., Grid | None]) -> Grid | None:
         if key not in self._grids:
             self._grids[key] = make(key)
@@ -102,6 +116,21 @@ class Published:
         best = self._attainable.attention(table, batch, length, heads=heads, head_dim=HEAD_DIM, dtype=dtype)
         return gridded((batch, length), best / rows["latency_us"].to_numpy(dtype=float))
 
+    def _experts_grid(self, key: tuple[str, str, tuple[int, ...]]) -> Grid | None:
+        """Of the first framework that measured these experts."""
+        table, dtype, sizes = key
+        for framework in self._frameworks:
+            rows = _table().get((self._device, framework, table, dtype))
+            if rows is None:
+                continue
+            rows = rows[(rows[list(LAYER)].to_numpy() == np.array(sizes)).all(axis=1)]
+            if len(rows):
+                layer = Experts(**dict(zip(SIZES, sizes, strict=True)))
+                tokens = rows["x"].to_numpy(dtype=float)
+                best = self._attainable.experts(tokens, layer, layer.spread(tokens), dtype)
+                return gridded((tokens,), best / rows["latency_us"].to_numpy(dtype=float))
+        return None
+
     def _all_reduce_grid(self, key: tuple[str, int]) -> Grid | None:
         rows = self._rows("all_reduce", "bfloat16")
         rows = rows if rows is None else rows[rows["x"] == key[1]].sort_values("y")
@@ -111,6 +140,13 @@ class Published:
         time_us = np.minimum.accumulate(rows["latency_us"].to_numpy(dtype=float)[::-1])[::-1]
         elements = rows["y"].to_numpy(dtype=float)
         return gridded((elements,), self._attainable.all_reduce(elements, key[1]) / time_us)
+
+
+def _nearest_layer(rows: pd.DataFrame, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """The measured experts whose sizes differ least, by the sum of their logarithms' distances."""
+    layers = rows[list(LAYER)].drop_duplicates().to_numpy(dtype=float)
+    distance = np.abs(np.log(layers) - np.log(np.array(sizes, dtype=float))).sum(axis=1)
+    return tuple(int(size) for size in layers[distance.argmin()])
 
 
 def _nearest_heads(rows: pd.DataFrame, heads: tuple[int, int]) -> tuple[int, int]:

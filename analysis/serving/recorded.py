@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.serving.attainable import Attainable
+from analysis.serving.attainable import Attainable, Experts
 from analysis.serving.grids import EXTRAPOLATED, Array, Grid, Whole, gridded
 
 GEMMS = ("matmul", "matmul_decode")
@@ -51,6 +51,10 @@ class Recorded:
         return _within(self._grids[key], m)
 
     def quantise(self, m: Array, k: Array) -> tuple[Array, Whole] | None:
+        """This suite measures none."""
+        return None
+
+    def experts(self, tokens: Array, layer: Experts, dtype: str) -> tuple[Array, Whole] | None:
         """This suite measures none."""
         return None
 

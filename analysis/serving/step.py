@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from analysis.serving.attainable import Experts
 from analysis.serving.deployment import Deployment
 from analysis.serving.grids import Array
 from analysis.serving.kernel_source import Cells, KernelSource
@@ -19,7 +20,7 @@ from kernels.models import Model, projections, sharded
 LM_DTYPE = "bfloat16"
 STATIC_FP8 = "float8_e4m3fn"
 GLUE_LAUNCHES = 3
-"""Small kernels of a layer: two norms with their residual, and the activation."""
+"""Small kernels of a layer: two norms with their residual, and the activation, which routed experts hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,14 +103,14 @@ def distinct_experts(model: Model, tokens: Array) -> Array:
 
 
 def _experts(deployment: Deployment, source: KernelSource, tokens: Array) -> dict[str, Cells]:
-    """Router, routed experts and shared ones, each expert's columns split over the GPUs."""
-    model, dtype = deployment.model, deployment.dtype
-    layers, width = model.layers - model.dense_layers, model.expert_intermediate / deployment.tp
-    rows, distinct = tokens * model.experts_active, distinct_experts(model, tokens)
+    """Router, routed experts, spread over `ep` GPUs with their columns split over the rest, and shared ones."""
+    model, dtype, ep = deployment.model, deployment.dtype, deployment.ep
+    layers, width = model.layers - model.dense_layers, model.expert_intermediate // deployment.tp
+    routed = Experts(hidden=model.hidden, columns=width * ep, experts=model.experts, active=model.experts_active, ep=ep)
+    distinct = distinct_experts(model, tokens) / ep
     ops = {
         "router": source.gemm(tokens, model.experts, model.hidden, LM_DTYPE).times(layers),
-        "experts_up": source.experts(rows, 2 * width, model.hidden, distinct, dtype).times(layers),
-        "experts_down": source.experts(rows, model.hidden, width, distinct, dtype).times(layers),
+        "experts": source.experts(tokens, routed, distinct, dtype).times(layers),
     }
     if model.shared_experts:
         shared = width * model.shared_experts
@@ -147,11 +148,12 @@ def _attention(deployment: Deployment, source: KernelSource, batch: Batch) -> di
 def _glue(deployment: Deployment, source: KernelSource, tokens: Array) -> Cells:
     """Norms read and write the residual stream, the activation halves its rows, RoPE reads and writes Q and K."""
     model, shard = deployment.model, sharded(deployment.model, deployment.tp)
-    width = shard.intermediate or model.experts_active * model.expert_intermediate / deployment.tp
-    moved = 2 * (6 * model.hidden + 3 * width)
-    launches = GLUE_LAUNCHES
-    for extra in (deployment.engine.separate_rope, model.qk_norm, model.qk_norm):  # a norm for Q, and one for K
-        if extra:
-            moved += 2 * 2 * (shard.q_heads + shard.kv_heads) * model.head_dim
-            launches += 1
-    return source.glue(tokens * moved, launches).times(model.layers)
+    rotated = 2 * 2 * (shard.q_heads + shard.kv_heads) * model.head_dim
+    extra = sum((deployment.engine.separate_rope, model.qk_norm, model.qk_norm))  # a norm for Q, and one for K
+    shared = model.shared_experts * model.expert_intermediate / deployment.tp
+    total, how = np.zeros(tokens.shape), np.zeros(tokens.shape, dtype=np.int8)
+    for layers, width in ((model.dense_layers, shard.intermediate), (model.layers - model.dense_layers, shared)):
+        moved = 2 * (6 * model.hidden + 3 * width) + extra * rotated
+        cells = source.glue(tokens * moved, GLUE_LAUNCHES - (not width) + extra)
+        total, how = total + layers * cells.time_us, cells.how
+    return Cells(total, how)
