@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from analysis.cmd_serve import ConfigOption, DtypeOption, GpuOption, KvOption, ModelOption
+from analysis import serve_options as options
 
 USAGE = 2
 IMPOSSIBLE = 1
@@ -18,12 +18,12 @@ IMPOSSIBLE = 1
 
 def audit(
     tokens_per_s: Annotated[float, typer.Option("--tokens-per-s", help="Claimed tokens a second of one stream.")],
-    model: ModelOption = "llama-3.1-70b",
-    model_config: ConfigOption = None,
-    gpu: GpuOption = "h100",
+    model: options.Model = "llama-3.1-70b",
+    model_config: options.Config = None,
+    gpu: options.Gpu = "h100",
     tp: Annotated[int, typer.Option(min=1, help="Tensor-parallel GPUs.")] = 1,
-    dtype: DtypeOption = "bf16",
-    kv_dtype: KvOption = "bf16",
+    dtype: options.Dtype = "bf16",
+    kv_dtype: options.KvDtype = "bf16",
     streams: Annotated[int, typer.Option(help="Streams at this rate at once.")] = 1,
     context: Annotated[int, typer.Option(help="Tokens of context that each stream reads.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
+
+from analysis import serve_options as options
 
 if TYPE_CHECKING:
     from analysis.serving.deployment import Deployment
@@ -18,66 +20,32 @@ if TYPE_CHECKING:
 USAGE = 2
 NOT_FITTING = 3
 
-ModelOption = Annotated[str, typer.Option("--model", help="A model of kernels.models, or its Hugging Face name.")]
-ConfigOption = Annotated[Path | None, typer.Option("--model-config", help="A Hugging Face config.json instead.")]
-GpuOption = Annotated[str, typer.Option("--gpu", help="h100, h200, or a part of analysis/data/gpu_peaks.json.")]
-DtypeOption = Annotated[str, typer.Option("--dtype", help="Linear layers: bf16, fp8, fp8_block, int4.")]
-KvOption = Annotated[str, typer.Option("--kv-dtype", help="KV cache: bf16 or fp8.")]
-EngineOption = Annotated[str, typer.Option("--engine", help="trtllm, vllm or sglang.")]
-LoadOption = Annotated[str, typer.Option("--concurrency", help="Clients, comma-separated.")]
-KernelsOption = Annotated[
-    str, typer.Option("--kernels", help="reference, roofline, or the directory of a run: its records come first.")
-]
-OnlyOption = Annotated[bool, typer.Option("--kernels-only", help="Leave out the fitted host constants.")]
-HostOption = Annotated[float, typer.Option("--host-us", min=0, help="Host time of each engine step, us.")]
-CachedOption = Annotated[float, typer.Option("--prefix-hit", min=0, max=1, help="Part of a prompt found in a cache.")]
-DraftOption = Annotated[int, typer.Option("--draft-tokens", min=0, help="Tokens a draft proposes each step.")]
-AcceptanceOption = Annotated[float, typer.Option("--acceptance", min=0, max=1, help="Chance that one is right.")]
-DraftCostOption = Annotated[float, typer.Option("--draft-cost", min=0, help="Cost of one, of a plain decode step.")]
-PriceOption = Annotated[float | None, typer.Option("--price", min=0, help="Dollars for a GPU and hour.")]
-SloOption = Annotated[str, typer.Option("--slo", help="chat, interactive or batch.")]
-TtftOption = Annotated[float | None, typer.Option("--slo-ttft", help="Most TTFT, ms.")]
-TpotOption = Annotated[float | None, typer.Option("--slo-tpot", help="Most TPOT, ms.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
-Tokens = Annotated[int, typer.Option(min=0, help="Tokens.")]
-
 
 def serve(
-    model: ModelOption = "llama-3.1-8b",
-    model_config: ConfigOption = None,
-    gpu: GpuOption = "h100",
-    tp: Annotated[int, typer.Option(min=1, help="Tensor-parallel GPUs.")] = 1,
-    pp: Annotated[int, typer.Option(min=1, help="Pipeline stages.")] = 1,
-    dtype: DtypeOption = "bf16",
-    kv_dtype: KvOption = "bf16",
-    engine: EngineOption = "trtllm",
-    isl: Tokens = 1024,
-    osl: Tokens = 512,
-    concurrency: LoadOption = "1,8,64",
-    kernels: KernelsOption = "reference",
-    kernels_only: OnlyOption = False,
-    host_us: HostOption = 0.0,
-    prefix_hit: CachedOption = 0.0,
-    draft_tokens: DraftOption = 0,
-    acceptance: AcceptanceOption = 0.8,
-    draft_cost: DraftCostOption = 0.0,
-    price: PriceOption = None,
-    slo: SloOption = "",
-    slo_ttft: TtftOption = None,
-    slo_tpot: TpotOption = None,
-    as_json: JsonOption = False,
-) -> None:
+    model: options.Model = "llama-3.1-8b", model_config: options.Config = None, gpu: options.Gpu = "h100",
+    tp: options.Tp = 1, pp: options.Pp = 1, ep: options.Ep = 1, replicas: options.Replicas = 1,
+    dtype: options.Dtype = "bf16", kv_dtype: options.KvDtype = "bf16", engine: options.Engine = "trtllm",
+    isl: options.Isl = 1024, osl: options.Osl = 512, concurrency: options.Concurrency = "1,8,64",
+    kernels: options.Kernels = "reference", kernels_only: options.KernelsOnly = False, host_us: options.HostUs = 0.0,
+    batching: options.Batching = "continuous", longest: options.Longest = 1.0, chunk: options.Chunk = 0,
+    draft: options.Draft = 0, acceptance: options.Acceptance = 0.8, draft_cost: options.DraftCost = 0.0,
+    page_size: options.PageSize = 0, reserve: options.Reserve = 0, prefix_hit_rate: options.HitRate = 0.0,
+    offload: options.Offload = False, pcie: options.Pcie = 55.0, price: options.Price = None, slo: options.Slo = "",
+    slo_ttft: options.SloTtft = None, slo_tpot: options.SloTpot = None, as_json: options.Json = False,
+) -> None:  # fmt: skip
     """Predicts TTFT, TPOT, throughput, memory and cost of a closed loop, and where each millisecond comes from.
 
     Exit code 2: an unknown name or a size that does not fit the model; 3: nothing fits in memory.
     """
+    host = None if kernels_only else host_us
+    way = {"replicas": replicas, "batching": batching, "longest": longest, "chunk": chunk, "page": page_size,
+           "reserved": reserve}  # fmt: skip
     try:
-        deployment, source = deployed(
-            (model, model_config), (gpu, tp, pp), (dtype, kv_dtype), engine, kernels, None if kernels_only else host_us
-        )
-        deployment = _drafted(deployment, draft_tokens, acceptance, draft_cost)
+        deployment, source = deployed((model, model_config), (gpu, tp, pp), (dtype, kv_dtype), engine, kernels, host)
+        deployment = _scheduled(deployment, ep, (draft, acceptance, draft_cost), way)
         limits = _limits(slo, slo_ttft, slo_tpot)
-        asked = (_clients(concurrency), (isl, osl, prefix_hit), (price, limits))
+        cache = (prefix_hit_rate, _link(offload, pcie, prefix_hit_rate))
+        asked = (_clients(concurrency), (isl, osl), cache, (price, limits))
         documents = _documents(deployment, source, *asked)
         _add_spread(deployment, kernels, documents, *asked)
     except (ValueError, OSError) as error:
@@ -88,35 +56,50 @@ def serve(
         raise typer.Exit(NOT_FITTING)
 
 
-def _drafted(deployment: Deployment, tokens: int, acceptance: float, cost: float) -> Deployment:
+def _scheduled(
+    deployment: Deployment, ep: int, draft: tuple[int, float, float], way: dict[str, Any]
+) -> Deployment:  # fmt: skip
     from dataclasses import replace
 
+    from analysis.serving.scheduling import Scheduling
     from analysis.serving.speculation import Speculation
 
-    draft = Speculation(tokens=tokens, acceptance=acceptance, draft_cost=cost) if tokens else None
-    return replace(deployment, speculation=draft)
+    tokens, acceptance, cost = draft
+    speculation = Speculation(tokens=tokens, acceptance=acceptance, draft_cost=cost) if tokens else None
+    return replace(deployment, ep=ep, speculation=speculation, scheduling=Scheduling(**way))
+
+
+def _link(offload: bool, gb_per_s: float, hit: float) -> float:
+    """GB/s of the link that a hit comes over, 0 where the GPU has it."""
+    if not offload:
+        return 0.0
+    if not hit or gb_per_s <= 0:
+        raise ValueError(f"--offload wants --prefix-hit-rate and --pcie above 0, got {hit:g} and {gb_per_s:g}")
+    return gb_per_s
 
 
 def _documents(
-    deployment: Deployment, source: KernelSource, clients: list[float], lengths: tuple[int, int, float],
-    terms: tuple[float | None, tuple[float, float] | None],
+    deployment: Deployment, source: KernelSource, clients: list[float], lengths: tuple[int, int],
+    cache: tuple[float, float], terms: tuple[float | None, tuple[float, float] | None],
 ) -> list[dict[str, Any]]:  # fmt: skip
     import numpy as np
 
     from analysis.serving.load import Requests
     from analysis.serving.predict import Terms, served
 
-    isl, osl, hit = lengths
-    prompt, answer = np.full(len(clients), max(isl, 1.0)), np.full(len(clients), float(osl))
-    requests = Requests(concurrency=np.array(clients), isl=prompt, osl=answer, cached=isl * hit)
+    prompt, answer = np.full(len(clients), max(lengths[0], 1.0)), np.full(len(clients), float(lengths[1]))
+    requests = Requests(
+        concurrency=np.array(clients), isl=prompt, osl=answer, cached=lengths[0] * cache[0], link_gb_per_s=cache[1]
+    )
     return served(deployment, source, requests, Terms(usd_per_gpu_hour=terms[0], slo=terms[1]))
 
 
 def _add_spread(
     deployment: Deployment, kernels: str, documents: list[dict[str, Any]], clients: list[float],
-    lengths: tuple[int, int, float], terms: tuple[float | None, tuple[float, float] | None],
+    lengths: tuple[int, int], cache: tuple[float, float], terms: tuple[float | None, tuple[float, float] | None],
 ) -> None:  # fmt: skip
-    """Beside a run's kernels: TPOT and $/Mtok at both ends of their intervals, and with published kernels instead."""
+    """Beside a run's kernels: TPOT and $/Mtok at both ends of their intervals, and with published kernels instead,
+    the engine's framework's and the fastest of all."""
     from analysis.frame import load
     from analysis.serving.kernel_source import KINDS, KernelSource
     from analysis.serving.recorded import Recorded
@@ -129,8 +112,10 @@ def _add_spread(
         end: KernelSource(deployment.gpu, framework, records=Recorded(frame, swapped.attainable, column=f"{end}_us"))
         for end in ("low", "high")
     }
-    for name, source in (sources | {"reference": swapped}).items():
-        others = _documents(deployment, source, clients, lengths, terms)
+    for name, source in (
+        sources | {"reference": swapped, "fastest": KernelSource(deployment.gpu, framework, "fastest")}
+    ).items():
+        others = _documents(deployment, source, clients, lengths, cache, terms)
         for document, other in zip(documents, others, strict=True):
             document |= {f"{figure}_{name}": other[figure] for figure in ("tpot_ms", "usd_per_mtok_output")}
 
@@ -144,7 +129,7 @@ def _printed(
     met = meeting(documents, limits) if limits else ""
     if not as_json:
         return as_text(deployment, documents, met)
-    told = {"model": deployment.model.name, "gpu": deployment.gpu, "gpus": deployment.gpus, "loads": documents}
+    told = {"model": deployment.model.name, "gpu": deployment.gpu, "gpus": deployment.all_gpus, "loads": documents}
     return json.dumps({**told, "slo": met, "assumptions": assumptions(deployment)}, allow_nan=False)
 
 

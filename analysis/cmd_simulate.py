@@ -10,34 +10,25 @@ from typing import Annotated
 
 import typer
 
-from analysis.cmd_serve import (
-    USAGE,
-    ConfigOption,
-    DtypeOption,
-    EngineOption,
-    GpuOption,
-    JsonOption,
-    KernelsOption,
-    KvOption,
-    ModelOption,
-)
+from analysis import serve_options as options
+from analysis.cmd_serve import USAGE
 
 
 def simulate(
     rate: Annotated[float, typer.Option("--rate", help="Requests a second, independent of each other.")],
-    model: ModelOption = "llama-3.1-8b",
-    model_config: ConfigOption = None,
-    gpu: GpuOption = "h100",
+    model: options.Model = "llama-3.1-8b",
+    model_config: options.Config = None,
+    gpu: options.Gpu = "h100",
     tp: Annotated[int, typer.Option(min=1, help="Tensor-parallel GPUs.")] = 1,
-    dtype: DtypeOption = "bf16",
-    kv_dtype: KvOption = "bf16",
-    engine: EngineOption = "trtllm",
+    dtype: options.Dtype = "bf16",
+    kv_dtype: options.KvDtype = "bf16",
+    engine: options.Engine = "trtllm",
     isl: Annotated[int, typer.Option(min=1, help="Tokens of a prompt.")] = 1024,
     osl: Annotated[int, typer.Option(min=1, help="Tokens of an answer.")] = 512,
-    kernels: KernelsOption = "reference",
+    kernels: options.Kernels = "reference",
     requests: Annotated[int, typer.Option(min=1, help="Requests simulated.")] = 1000,
     seed: Annotated[int, typer.Option(help="Of the arrival times.")] = 0,
-    as_json: JsonOption = False,
+    as_json: options.Json = False,
 ) -> None:
     """Simulates an open loop step by step: p50, p90 and p99 of TTFT, TPOT and E2E.
 

@@ -88,6 +88,7 @@ def test_spread_and_swap_stand_beside_a_runs_kernels(tmp_path: Path) -> None:
     assert d["usd_per_mtok_output"] > d["usd_per_mtok_output_reference"]
     text = run("serve", "--kernels", str(tmp_path), "--concurrency", "1")
     assert f"{d['tpot_ms_reference']:.2f} ms with the published kernels instead" in text
+    assert d["tpot_ms_fastest"] < d["tpot_ms_reference"] and "with the fastest of them" in text
 
 
 def test_prefix_hit_shortens_the_first_token_only_so_far() -> None:

@@ -65,8 +65,9 @@ def test_no_shipped_experts_beat_the_datasheet() -> None:
     rows = rows[rows["table"] == "experts"].astype({"device": "str", "dtype": "str"})
     assert len(rows) > 50_000
     for (device, dtype, *sizes), part in rows.groupby(["device", "dtype", *LAYER]):
-        layer, tokens = Experts(**dict(zip(SIZES, sizes, strict=True))), part["x"].to_numpy(float)
-        bound = speed_of_light(SYSTEMS[device].part).experts(tokens, layer, layer.spread(tokens), dtype)
+        layer = Experts(**dict(zip(SIZES, (int(str(size)) for size in sizes), strict=True)))
+        tokens, light = part["x"].to_numpy(float), speed_of_light(SYSTEMS[str(device)].part)
+        bound = light.experts(tokens, layer, layer.spread(tokens), str(dtype))
         assert (part["latency_us"].to_numpy() > bound * 0.999).all(), (device, dtype, sizes)
 
 

@@ -24,7 +24,7 @@ def steps(**other: float | bool) -> pd.DataFrame:
         "concurrency": 8.0, "active": 8.0, "isl": 1024.0, "osl": 101.0, "group": 2.0, "mixed_share": 0.25,
         "all_reduces": 0, "layers": 32, "prefill_first": False, "decode_ms": 10.0, "mixed_ms": 30.0,
         "prefill_ms": 40.0, "decode_ms_light": 4.0, "mixed_ms_light": 8.0, "prefill_ms_light": 5.0,
-        "accepted": 1.0, "draft_ms": 0.0, "draft_ms_light": 0.0,
+        "accepted": 1.0, "draft_ms": 0.0, "draft_ms_light": 0.0, "chunks": 1.0, "late_steps": 0.0, "reload_ms": 0.0,
     }  # fmt: skip
     return pd.DataFrame([{**row, **other}])
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from analysis.serving.scheduling import Scheduling
 from analysis.serving.speculation import Speculation
 from kernels.models import Model, sharded
 
@@ -52,6 +53,7 @@ class Engine:
         prefill_first: waiting prompts run before, and not beside, decode: requests of equal length stay in step.
         token_budget: most tokens of a step.
         memory_fraction: of the GPU that the engine may fill.
+        page: tokens of a block of its KV cache.
         reserves_output: a request starts only if its whole answer fits; else when its prompt does, and what grows
             beyond memory is put off, so that the mean length counts.
         checkpoint_kv: an fp8 checkpoint brings an fp8 cache, unless told otherwise.
@@ -68,6 +70,7 @@ class Engine:
     prefill_first: bool = False
     token_budget: int = 8192
     memory_fraction: float = 0.9
+    page: int = 1
     reserves_output: bool = True
     checkpoint_kv: bool = False
     fuses_quantisation: tuple[str, ...] = ()
@@ -81,13 +84,13 @@ ENGINES: Mapping[str, Engine] = {
     engine.name: engine
     for engine in (
         Engine(
-            name="trtllm", framework="trtllm", separate_rope=False, quantised_attention=True, checkpoint_kv=True,
-            fuses_quantisation=("llama",),
+            name="trtllm", framework="trtllm", page=32, separate_rope=False, quantised_attention=True,
+            checkpoint_kv=True, fuses_quantisation=("llama",),
             source="TensorRT-LLM: max_num_tokens 8192, kv_cache_free_gpu_memory_fraction 0.9, GUARANTEED_NO_EVICT, "
             "kv_cache_dtype auto follows the ModelOpt checkpoint; modeling_llama.py fuses norm and quantisation",
         ),
         Engine(
-            name="vllm", framework="vllm", reserves_output=False,
+            name="vllm", framework="vllm", page=16, reserves_output=False,
             source="vLLM: max_num_batched_tokens 8192 on H100 and H200, gpu_memory_utilization 0.9, chunked prefill, "
             "preemption",
         ),
@@ -123,6 +126,7 @@ class Deployment:
     engine: Engine = field(default_factory=lambda: ENGINES["trtllm"])
     host: Host = Host()
     speculation: Speculation | None = None
+    scheduling: Scheduling = field(default_factory=Scheduling)
 
     def __post_init__(self) -> None:
         sharded(self.model, self.tp)
@@ -137,6 +141,11 @@ class Deployment:
     def gpus(self) -> int:
         """GPUs of one replica."""
         return self.tp * self.pp
+
+    @property
+    def all_gpus(self) -> int:
+        """GPUs of every replica."""
+        return self.gpus * self.scheduling.replicas
 
 
 @cache

@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 from analysis.serving.attainable import Experts, expected, speed_of_light
 from analysis.serving.grids import ASSUMED, EXTRAPOLATED, Array, Whole
-from analysis.serving.published import DEVICES, Published
+from analysis.serving.published import DEVICES, Fastest, Published
 from analysis.serving.recorded import Recorded
 
-KINDS = ("reference", "roofline")
+KINDS = ("reference", "fastest", "roofline")
 GLUE_LAUNCH_US = 2.0
 """Period of a small elementwise kernel in a CUDA graph (assumed; the published all-reduce floor is 2.4)."""
 GLUE_BANDWIDTH = 0.8
@@ -41,7 +41,8 @@ class KernelSource:
     """Times of ops on one GPU with one framework's kernels.
 
     Args:
-        kind: `reference` (published kernels, roofline where there are none) or `roofline`.
+        kind: `reference` (the framework's published kernels, roofline where there are none), `fastest` (the fastest
+            framework's for each cell) or `roofline`.
         records: measurements of our own, asked first.
 
     Raises:
@@ -52,8 +53,13 @@ class KernelSource:
         if kind not in KINDS:
             raise ValueError(f"unknown kernel source {kind!r}; known: {', '.join(KINDS)}, or a run's directory")
         self.attainable = expected(gpu)
-        published = Published(gpu, framework, self.attainable) if kind == "reference" and gpu in DEVICES else None
-        self._tables: tuple[Recorded | Published, ...] = tuple(t for t in (records, published) if t is not None)
+        published: Published | Fastest | None = None
+        if gpu in DEVICES and kind != "roofline":
+            fastest = kind == "fastest"
+            published = Fastest(gpu, self.attainable) if fastest else Published(gpu, framework, self.attainable)
+        self._tables: tuple[Recorded | Published | Fastest, ...] = tuple(
+            t for t in (records, published) if t is not None
+        )
         self._bandwidth = speed_of_light(gpu).roofs.dram_gb_per_s * GLUE_BANDWIDTH
 
     def gemm(self, m: Array, n: float | Array, k: float, dtype: str) -> Cells:
@@ -78,7 +84,7 @@ class KernelSource:
 
     def attention(
         self, name: str, batch: Array, length: Array, *, heads: tuple[int, int], head_dim: int, dtype: str,
-        cached: float = 0.0, v_head_dim: int = 0,
+        cached: Array | float = 0.0, v_head_dim: int = 0,
     ) -> Cells:  # fmt: skip
         """As `Attainable.attention`; with `cached` tokens before, as efficient as a whole prompt of that length."""
         batch, length = np.broadcast_arrays(batch, length)
@@ -89,7 +95,7 @@ class KernelSource:
             best,
             lambda t: t.attention(name, batch, length + cached, heads=heads, head_dim=head_dim, dtype=dtype),
         )
-        return Cells(cells.time_us, np.maximum(cells.how, np.int8(EXTRAPOLATED))) if cached else cells
+        return Cells(cells.time_us, np.maximum(cells.how, np.int8(EXTRAPOLATED))) if np.any(cached) else cells
 
     def all_reduce(self, elements: Array, gpus: int) -> Cells:
         """Of bfloat16 elements; nothing on one GPU."""
@@ -107,7 +113,7 @@ class KernelSource:
         time_us = launches * GLUE_LAUNCH_US + moved_bytes / (self._bandwidth * 1e3)
         return Cells(time_us, np.full(moved_bytes.shape, ASSUMED, dtype=np.int8))
 
-    def _cells(self, best: Array, ask: Callable[[Recorded | Published], Found]) -> Cells:
+    def _cells(self, best: Array, ask: Callable[[Recorded | Published | Fastest], Found]) -> Cells:
         fraction = np.full(best.shape, np.nan)
         how = np.full(best.shape, ASSUMED, dtype=np.int8)
         for table in self._tables:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from analysis.peaks import table
 from analysis.serving.attainable import LATENT, stored
@@ -98,9 +99,31 @@ def kept_tokens(model: Model, length: Array) -> Array:
     return np.asarray((1 - windowed) * length + windowed * np.minimum(length, model.window or np.inf))
 
 
+def held_tokens(deployment: Deployment, length: Array) -> Array:
+    """Tokens of memory that sequences of this length hold: what they keep in whole pages, or their reservation.
+
+    Raises:
+        ValueError: a sequence that is longer than the reservation.
+    """
+    way, longest = deployment.scheduling, float(np.max(length, initial=0.0))
+    if way.reserved:
+        if longest > way.reserved:
+            raise ValueError(f"a sequence of {longest:g} tokens in a reservation of {way.reserved}")
+        return kept_tokens(deployment.model, np.full(np.shape(length), float(way.reserved)))
+    page = way.page or deployment.engine.page
+    return np.asarray(np.ceil(kept_tokens(deployment.model, np.maximum(length, 1.0)) / page) * page)
+
+
 def max_concurrency(deployment: Deployment, length: Array) -> Array:
     """Requests of `length` tokens, prompt and output, that fit at their end; 0 where none does."""
-    return np.floor(budget(deployment).kv_tokens / kept_tokens(deployment.model, np.maximum(length, 1.0)))
+    return np.floor(budget(deployment).kv_tokens / held_tokens(deployment, length))
+
+
+def reload_ms(deployment: Deployment, tokens: npt.ArrayLike, link_gb_per_s: float) -> Array:
+    """Milliseconds to bring the KV of so many tokens back from host memory, each GPU over its own link; 0 without."""
+    length = np.asarray(tokens, dtype=float)
+    moved = kept_tokens(deployment.model, length) * budget(deployment).kv_bytes_per_token
+    return np.asarray(moved / (link_gb_per_s * 1e6) if link_gb_per_s else np.zeros(length.shape))
 
 
 def what_would_fit(deployment: Deployment, length: float) -> str:
@@ -110,7 +133,7 @@ def what_would_fit(deployment: Deployment, length: float) -> str:
     b = budget(deployment)
     whole = weight_bytes(deployment.model, deployment.dtype)
     least = int(-(-whole // b.capacity))
-    needed = kept_tokens(deployment.model, np.array([length]))[0] * b.kv_bytes_per_token
+    needed = held_tokens(deployment, np.array([length]))[0] * b.kv_bytes_per_token
     parts = [
         f"does not fit: {whole / 1e9:.1f} GB of weights, {b.weights / 1e9:.1f} GB of them on each GPU, "
         f"+ {b.activations / 1e9:.1f} GB activations + {b.context / 1e9:.1f} GB context and graphs + "

@@ -1,7 +1,7 @@
 """The serving figures of a deployment under a load, with where each millisecond of TPOT comes from.
 
 The ladder climbs from the speed of light of a decode step over measured kernels and the host to what prompts of
-other requests add. The share of an op in TPOT is also its elasticity: 1 % of a kernel is 1 % of its share.
+other requests add. What 1 % of an op is worth is left to `analysis.serving.elasticity`.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from analysis.serving import metrics
 from analysis.serving.attainable import computed
 from analysis.serving.cost import usd_per_mtok
 from analysis.serving.deployment import Deployment, Host
-from analysis.serving.grids import ASSUMED, HOW
+from analysis.serving.elasticity import Gain, gains
+from analysis.serving.grids import ASSUMED, HOW, Array
 from analysis.serving.kernel_source import KernelSource
-from analysis.serving.load import LIGHT, Requests, answered, batches, closed_loop
-from analysis.serving.memory import budget, kept_tokens, max_concurrency, read_bytes, what_would_fit
+from analysis.serving.load import BATCHED, LIGHT, Requests, answered, batches, closed_loop
+from analysis.serving.memory import budget, held_tokens, kept_tokens, max_concurrency, read_bytes, what_would_fit
 from analysis.serving.step import distinct_experts, step_ops
+from analysis.serving.techniques import reload_or_recompute
 
 FIGURES = (
     "ttft_ms", "tpot_ms", "e2e_ms", "tokens_per_s_user", "tokens_per_s_system", "requests_per_s", "mfu", "mbu",
-    "usd_per_mtok_output", "waiting_ms",
+    "usd_per_mtok_output", "waiting_ms", "longest_gap_ms", "reload_ms",
 )  # fmt: skip
 SLOS: Mapping[str, tuple[float, float]] = {"chat": (200.0, 33.0), "interactive": (500.0, 50.0), "batch": (10e3, 200.0)}
 """Name -> most TTFT and TPOT in ms: 200 ms and 30 tokens a second are the usual targets of a chat."""
@@ -46,11 +48,14 @@ def served(deployment: Deployment, source: KernelSource, requests: Requests, ter
     Figures that are undefined (a TPOT of one output token, anything of what does not fit) are None.
     """
     steps = closed_loop(deployment, source, requests)
-    figures = _figures(deployment, steps, answered(steps, deployment.host), terms)
+    figures = _figures(deployment, steps, requests.concurrency, terms)
     ladder = _ladders(deployment, steps)
     shares = _op_shares(deployment, source, steps, requests.cached)
-    length, waiting = requests.isl + requests.osl, (requests.concurrency - steps["active"].to_numpy()).astype(int)
-    room = max_concurrency(deployment, length)
+    worth = gains(deployment, source, steps, requests.cached)
+    replicas, length = deployment.scheduling.replicas, requests.isl + requests.osl
+    waiting = np.maximum(requests.concurrency - steps["active"].to_numpy() * replicas, 0).astype(int)
+    room, held = max_concurrency(deployment, length) * replicas, held_tokens(deployment, length)
+    wasted = 1 - kept_tokens(deployment.model, length) / held
     documents = []
     for i in range(len(steps)):
         reason = what_would_fit(deployment, float(length[i]))
@@ -58,40 +63,55 @@ def served(deployment: Deployment, source: KernelSource, requests: Requests, ter
             "concurrency": int(requests.concurrency[i]), "isl": float(requests.isl[i]),
             "osl": float(requests.osl[i]), "fits": not reason, "reason": reason,
             "max_concurrency": int(room[i]), "queued": 0 if reason else int(waiting[i]),
+            "kv_waste": float(wasted[i]),
         }  # fmt: skip
         told |= {str(name): None if reason else _plain(figures[name].iloc[i]) for name in figures}
         undefined = bool(reason) or requests.osl[i] <= 1
         told["ladder"] = None if undefined else {name: float(rung[i]) for name, rung in ladder.items()}
         told["ops"] = None if undefined else [
-            {"op": op, "ms": float(ms[i]), "share": float(ms[i] / figures["tpot_ms"].iloc[i]), "how": HOW[how[i]]}
+            {"op": op, "ms": float(ms[i]), "share": float(ms[i] / figures["tpot_ms"].iloc[i]), "how": HOW[how[i]],
+             **_worth(worth.get(op), i, told["usd_per_mtok_output"])}
             for op, (ms, how) in shares.items()
         ]  # fmt: skip
         documents.append(told)
+    if requests.link_gb_per_s:
+        _, recomputed = reload_or_recompute(deployment, source, [requests.cached], requests.link_gb_per_s)
+        documents = [{**told, "recompute_ms": float(recomputed[0])} for told in documents]
     return documents
+
+
+def _worth(gain: Gain | None, load: int, usd_per_mtok: float | None) -> dict[str, float | None]:
+    """Of 1 % of an op; a draft's is in the ops that it is made of."""
+    tpot, cost = (0.0, 0.0) if gain is None else (float(gain.tpot_ms[load]), float(gain.cost[load]))
+    usd = None if usd_per_mtok is None else cost * usd_per_mtok
+    return {"tpot_ms_per_percent": tpot, "usd_per_mtok_per_percent": usd}
 
 
 def _plain(value: Any) -> float | None:
     return None if pd.isna(value) else float(value)
 
 
-def _figures(deployment: Deployment, steps: pd.DataFrame, answers: pd.DataFrame, terms: Terms) -> pd.DataFrame:
-    c, isl, osl, gpus = steps["concurrency"], steps["isl"], steps["osl"], deployment.gpus
+def _figures(deployment: Deployment, steps: pd.DataFrame, c: Array, terms: Terms) -> pd.DataFrame:
+    """Of all replicas and their `c` clients together; MBU of a replica that has any."""
+    answers = answered(steps, deployment.host)
+    isl, osl, gpus = steps["isl"], steps["osl"], deployment.all_gpus
     ttft, tpot = answers["ttft_ms"], answers["tpot_ms"]
     e2e = metrics.e2e_ms(ttft, tpot, osl)
     system = metrics.tokens_per_s_system(c, osl, e2e)
     per_s = metrics.requests_per_s(c, e2e)
     peaks, model = table()[deployment.gpu], deployment.model
     peak = peaks.tflops[computed(deployment.dtype), "float32"]
-    active, context = steps["active"].to_numpy(), steps["context"].to_numpy()
+    active, context = (steps["active"] - steps["held_back"]).to_numpy(), steps["context"].to_numpy()
     hit = distinct_experts(model, active) if model.experts else 0.0
-    cache = active * kept_tokens(model, context) * budget(deployment).kv_bytes_per_token * gpus
+    cache = active * kept_tokens(model, context) * budget(deployment).kv_bytes_per_token * deployment.gpus
     read = read_bytes(model, deployment.dtype, hit) + cache
     figures = {
         "ttft_ms": ttft, "tpot_ms": tpot, "e2e_ms": e2e,
         "tokens_per_s_user": metrics.tokens_per_s_user(tpot), "tokens_per_s_system": system, "requests_per_s": per_s,
         "mfu": metrics.mfu(per_s * (isl + osl), model.active_parameters, gpus, peak),
-        "mbu": metrics.mbu(read, tpot, gpus, peaks.dram_gb_per_s),
+        "mbu": metrics.mbu(read, tpot * steps["accepted"], deployment.gpus, peaks.dram_gb_per_s),
         "usd_per_mtok_output": np.nan, "waiting_ms": answers["waiting_ms"],
+        "longest_gap_ms": answers["longest_gap_ms"], "reload_ms": steps["reload_ms"],
     }  # fmt: skip
     if terms.usd_per_gpu_hour is not None:
         figures["usd_per_mtok_output"] = usd_per_mtok(system, gpus, terms.usd_per_gpu_hour)
@@ -119,20 +139,19 @@ def _op_shares(
     deployment: Deployment, source: KernelSource, steps: pd.DataFrame, cached: float
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Op -> its ms of TPOT, in decode and in what prompts of others add, and how its cells came to be."""
-    columns = {name: steps[name].to_numpy() for name in ("active", "isl", "prompts", "context")}
+    columns = {name: steps[name].to_numpy() for name in BATCHED}
     kinds = batches(deployment, columns, cached)
     decode, mixed, prefill = (
         step_ops(deployment, source, kinds[name]) for name in ("decode_ms", "mixed_ms", "prefill_ms")
     )
     share = steps["mixed_share"].to_numpy() / deployment.pp
     before, accepted = (steps["active"] + steps["group"]) / 2, float(steps["accepted"].iloc[0])
-    waves: np.ndarray = ((steps["active"] - before) / np.maximum(steps["osl"] - 1, 1)).to_numpy()
+    waves: np.ndarray = ((steps["active"] - before) * steps["chunks"] / np.maximum(steps["osl"] - 1, 1)).to_numpy()
+    in_waves = bool(steps["prefill_first"].iloc[0])
     shares: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for op, cells in decode.items():
         others = mixed[op].time_us - cells.time_us
-        added = waves * prefill[op].time_us if deployment.engine.prefill_first else share * others
-        if not deployment.engine.prefill_first:
-            added = added / accepted
+        added = waves * prefill[op].time_us if in_waves else share * others / accepted
         shares[op] = ((cells.time_us / accepted + added) / 1e3, np.maximum(cells.how, mixed[op].how))
     if deployment.speculation:
         drafted = (steps["draft_ms"] / accepted).to_numpy()

@@ -142,6 +142,45 @@ class Published:
         return gridded((elements,), self._attainable.all_reduce(elements, key[1]) / time_us)
 
 
+class Fastest:
+    """The fastest of all frameworks' published kernels, cell by cell."""
+
+    def __init__(self, gpu: str, attainable: Attainable) -> None:
+        self._all = tuple(Published(gpu, framework, attainable) for framework in FALLBACKS)
+
+    def gemm(self, m: Array, n: Array, k: Array, dtype: str) -> tuple[Array, Whole] | None:
+        """As `Published`."""
+        return self._fastest(lambda one: one.gemm(m, n, k, dtype))
+
+    def quantise(self, m: Array, k: Array) -> tuple[Array, Whole] | None:
+        """As `Published`."""
+        return self._fastest(lambda one: one.quantise(m, k))
+
+    def attention(
+        self, table: str, batch: Array, length: Array, *, heads: tuple[int, int], head_dim: int, dtype: str
+    ) -> tuple[Array, Whole] | None:
+        """As `Published`."""
+        return self._fastest(
+            lambda one: one.attention(table, batch, length, heads=heads, head_dim=head_dim, dtype=dtype)
+        )
+
+    def experts(self, tokens: Array, layer: Experts, dtype: str) -> tuple[Array, Whole] | None:
+        """As `Published`."""
+        return self._fastest(lambda one: one.experts(tokens, layer, dtype))
+
+    def all_reduce(self, elements: Array, gpus: int) -> tuple[Array, Whole] | None:
+        """As `Published`."""
+        return self._fastest(lambda one: one.all_reduce(elements, gpus))
+
+    def _fastest(self, ask: Callable[[Published], tuple[Array, Whole] | None]) -> tuple[Array, Whole] | None:
+        found = [cells for cells in map(ask, self._all) if cells is not None]
+        if not found:
+            return None
+        fractions, origins = (np.stack([cells[part] for cells in found]) for part in (0, 1))
+        best = fractions.argmax(axis=0)[np.newaxis]
+        return np.take_along_axis(fractions, best, axis=0)[0], np.take_along_axis(origins, best, axis=0)[0]
+
+
 def _nearest_layer(rows: pd.DataFrame, sizes: tuple[int, ...]) -> tuple[int, ...]:
     """The measured experts whose sizes differ least, by the sum of their logarithms' distances."""
     layers = rows[list(LAYER)].drop_duplicates().to_numpy(dtype=float)

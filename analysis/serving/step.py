@@ -37,7 +37,7 @@ class Batch:
     context: Array
     prompts: Array
     new: Array
-    cached: float = 0.0
+    cached: Array | float = 0.0
     queries: int = 1
 
     @property

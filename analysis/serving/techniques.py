@@ -15,7 +15,7 @@ from analysis.serving.attainable import computed, stored
 from analysis.serving.deployment import Deployment
 from analysis.serving.grids import Array
 from analysis.serving.kernel_source import KernelSource
-from analysis.serving.memory import budget, kept_tokens, read_bytes
+from analysis.serving.memory import budget, read_bytes, reload_ms
 from analysis.serving.step import Batch, step_ops, total_us
 from kernels.work import storage_bytes
 
@@ -79,11 +79,10 @@ def reload_or_recompute(
 ) -> tuple[Array, Array]:
     """Milliseconds to bring a prompt's KV back from host memory, each GPU over its own link, and to prefill it."""
     length = np.asarray(tokens, dtype=float)
-    b = budget(deployment)
-    reload = kept_tokens(deployment.model, length) * b.kv_bytes_per_token / (link_gb_per_s * 1e6)
+    reload = reload_ms(deployment, length, link_gb_per_s)
     none, one = np.zeros(length.shape), np.ones(length.shape)
     prefill = step_ops(deployment, source, Batch(decodes=none, context=one, prompts=one, new=length))
-    return np.asarray(reload), total_us(prefill) / 1e3
+    return reload, total_us(prefill) / 1e3
 
 
 def crossover(difference: Callable[[Array], Array], low: float, high: float) -> float | None:
