@@ -50,6 +50,8 @@ def test_host_adds_to_every_step_and_bounds_those_with_a_prompt() -> None:
     a = answered(steps(all_reduces=64), host).iloc[0]
     assert a["host_ms"] == pytest.approx(1.4)
     assert a["tpot_ms"] == pytest.approx(0.75 * 11.4 + 0.25 * (48 + 1.4))
+    alone = answered(steps(active=1.0, concurrency=1.0), host).iloc[0]
+    assert alone["ttft_ms"] == 48  # its own prompt takes 40 ms of kernels
 
 
 def test_a_draft_adds_to_a_step_and_its_tokens_divide_it() -> None:
