@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from analysis.serving.pareto import CHOICES, CLIENTS, GPUS, _frontier, grid, write_report
+from analysis.serving.pareto import CHOICES, CLIENTS, GPUS, _frontier, grid, pareto_figure, write_report
 from analysis.serving.tutorial import claims
 
 REPORT = Path(__file__).parents[1] / "reports" / "serving"
@@ -44,6 +45,20 @@ def test_cost_is_the_rate_of_a_gpu_turned_round(rows: pd.DataFrame) -> None:
     """$2.50 / 3,600 s over tokens/s/GPU, a million times."""
     expected = 2.5 / 3600 * 1e6 / rows["tokens_per_s_gpu"].to_numpy()
     assert rows["usd_per_mtok_output"].to_numpy() == pytest.approx(expected)
+
+
+def test_figure_has_plain_numbers_and_dollars(rows: pd.DataFrame) -> None:
+    """Ticks are 1, 2 and 5 of a decade; the right axis is $2.50 / 3,600 s over the left one, a million times."""
+    figure = pareto_figure(rows)
+    figure.canvas.draw()
+    for axes in figure.axes:
+        [dollars] = axes.child_axes
+        low, high = axes.get_ylim()
+        assert dollars.get_ylim() == pytest.approx((2500 / 3.6 / low, 2500 / 3.6 / high))
+        for axis in (axes.xaxis, axes.yaxis, dollars.yaxis):
+            shown = [label.get_text() for label in axis.get_ticklabels(which="both")]
+            assert len(shown) >= 2 and all(re.fullmatch(r"[\d,]*\.?\d+", text) for text in shown), shown
+    assert [axes.get_title() for axes in figure.axes] == [model for model, _, _ in CHOICES]
 
 
 def test_tutorial_is_judged() -> None:

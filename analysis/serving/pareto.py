@@ -14,8 +14,10 @@ import numpy as np
 import pandas as pd
 
 from analysis.files import write_all
+from analysis.serving.cost import usd_per_mtok
 from analysis.serving.crossovers import as_markdown as crossovers
 from analysis.serving.deployment import ENGINES, Deployment, host_of
+from analysis.serving.grids import Array
 from analysis.serving.kernel_source import KernelSource
 from analysis.serving.load import Requests
 from analysis.serving.predict import Terms, served
@@ -24,6 +26,7 @@ from analysis.serving.tutorial import as_markdown as tutorial
 from kernels.models import model_named
 
 if TYPE_CHECKING:
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 CHOICES = (
@@ -37,7 +40,6 @@ CLIENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 ISL, OSL = 1024, 512
 USD_PER_GPU_HOUR = 2.5
 """Stated, not found: a round price of renting an H100 or an H200."""
-TICKS = (10, 20, 50, 100, 200, 500, 1000)
 COLUMNS = (
     "model", "gpu", "tp", "dtype", "engine", "concurrency", "max_concurrency", "ttft_ms", "tpot_ms", "e2e_ms",
     "tokens_per_s_user", "tokens_per_s_system", "tokens_per_s_gpu", "usd_per_mtok_output", "mfu", "mbu", "frontier",
@@ -79,27 +81,45 @@ def _frontier(frame: pd.DataFrame) -> pd.Series[bool]:
 
 
 def pareto_figure(rows: pd.DataFrame) -> Figure:
-    """A panel a model: tokens a second for a user against those for a GPU, the frontier of each GPU as a line."""
+    """A panel a model: tokens a second for a user against those for a GPU and dollars a million, the frontier of each
+    GPU as a line."""
     from matplotlib.figure import Figure
-    from matplotlib.ticker import FormatStrFormatter, NullFormatter
 
     models = list(dict.fromkeys(rows["model"]))
-    figure = Figure(figsize=(10, 7), layout="constrained")
+    figure = Figure(figsize=(11, 8), layout="constrained")
     panels = figure.subplots(2, 2).flat
     for axes, model in zip(panels, models, strict=True):
         for gpu, colour in zip(GPUS, ("#0072B2", "#D55E00"), strict=True):
             own = rows[(rows["model"] == model) & (rows["gpu"] == gpu)]
             axes.scatter(own["tokens_per_s_user"], own["tokens_per_s_gpu"], s=9, color=colour, alpha=0.35)
             best = own[own["frontier"]].sort_values("tokens_per_s_user")
-            axes.plot(best["tokens_per_s_user"], best["tokens_per_s_gpu"], color=colour, label=gpu)
+            label = gpu if len(own) else f"{gpu}: not on {max(SIZES)} GPUs"
+            axes.plot(best["tokens_per_s_user"], best["tokens_per_s_gpu"], color=colour, label=label)
         axes.set(xscale="log", yscale="log", title=model, xlabel="tokens/s/user", ylabel="tokens/s/GPU")
-        axes.set_xticks([t for t in TICKS if axes.get_xlim()[0] <= t <= axes.get_xlim()[1]])
-        axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
-        axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.grid(visible=True, which="both", alpha=0.2)
+        dollars = axes.secondary_yaxis("right", functions=(_usd_per_mtok, _usd_per_mtok))
+        dollars.set_ylabel("$/Mtok of output")
+        for axis in (axes.xaxis, axes.yaxis, dollars.yaxis):
+            _plain_ticks(axis)
+        axes.grid(visible=True, alpha=0.2)
         axes.legend(fontsize=8)
-    figure.suptitle(f"Predicted, {ISL} + {OSL} tokens, TP 1 to 8: lines are what nothing beats")
+    figure.suptitle(
+        f"Predicted, {ISL} + {OSL} tokens, TP 1 to 8, ${USD_PER_GPU_HOUR:.2f} a GPU and hour; nothing beats the lines"
+    )
     return figure
+
+
+def _usd_per_mtok(tokens_per_s_gpu: Array) -> Array:
+    """Of one GPU; its own inverse."""
+    return usd_per_mtok(np.maximum(tokens_per_s_gpu, 1e-9), 1, USD_PER_GPU_HOUR)
+
+
+def _plain_ticks(axis: Axis) -> None:
+    """1, 2 and 5 of each decade as plain numbers, and no other ticks."""
+    from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=30))
+    axis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+    axis.set_minor_locator(NullLocator())
 
 
 def _index(rows: pd.DataFrame) -> str:
