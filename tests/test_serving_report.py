@@ -50,11 +50,11 @@ def test_cost_is_the_rate_of_a_gpu_turned_round(rows: pd.DataFrame) -> None:
 def test_figure_has_plain_numbers_and_dollars(rows: pd.DataFrame) -> None:
     """Ticks are 1, 2 and 5 of a decade; the right axis is $2.50 / 3,600 s over the left one, a million times."""
     figure = pareto_figure(rows)
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     for axes in figure.axes:
         [dollars] = axes.child_axes
         low, high = axes.get_ylim()
-        assert dollars.get_ylim() == pytest.approx((2500 / 3.6 / low, 2500 / 3.6 / high))
+        assert sorted(dollars.get_ylim()) == pytest.approx([2500 / 3.6 / high, 2500 / 3.6 / low])
         for axis in (axes.xaxis, axes.yaxis, dollars.yaxis):
             shown = [label.get_text() for label in axis.get_ticklabels(which="both")]
             assert len(shown) >= 2 and all(re.fullmatch(r"[\d,]*\.?\d+", text) for text in shown), shown
