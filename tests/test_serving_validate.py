@@ -123,6 +123,61 @@ def test_missing_column_is_named(tmp_path: Path, runs: pd.DataFrame) -> None:
     assert done.exit_code == 2 and "no column osl" in done.stderr
 
 
+def test_columns_may_come_in_any_order_and_bare(tmp_path: Path, runs: pd.DataFrame, rows: pd.DataFrame) -> None:
+    """No comparison column, no engine version, columns shuffled, and a byte order mark as spreadsheets write it."""
+    path = tmp_path / "a.csv"
+    shuffled = runs[list(NEEDED)].sample(frac=1, axis=1, random_state=3).iloc[:60]
+    shuffled.to_csv(path, index=False, encoding="utf-8-sig")
+    done = CliRunner().invoke(app, ["validate", "--e2e", str(path), "--json"])
+    assert done.exit_code == 0, done.stderr
+    told = [row["tpot_ms"] for row in json.loads(done.stdout)["rows"]]
+    assert told == pytest.approx(rows["tpot_ms"].iloc[:60].tolist(), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changed", "part"),
+    [
+        ({"model_path": "acme/Unknown-9B"}, "run second: unknown model 'unknown-9b'"),
+        ({"system": "b200_sxm"}, "run second: unknown system 'b200_sxm'"),
+        ({"tp_size": 3}, "run second: llama-3.1-8b: tp 3 does not divide"),
+        ({"concurrency": 0}, "run second (of 1) has no concurrency of 1 or more"),
+        ({"isl": "many"}, "run second (of 1) has no isl of 1 or more"),
+        ({"gemm_quant": None}, "run second (of 1) has no gemm_quant"),
+        ({"silicon_tpot_ms": "fast"}, "run second (of 1) has no number in silicon_tpot_ms"),
+    ],
+)
+def test_run_that_cannot_be_predicted_is_named(tmp_path: Path, changed: dict[str, Any], part: str) -> None:
+    good = label(concurrency=8, isl=1024, osl=128, silicon_ttft_ms=100.0, silicon_tpot_ms=8.0)
+    path = tmp_path / "a.csv"
+    pd.DataFrame([{"id": "first", **good}, {"id": "second", **good, **changed}]).to_csv(path, index=False)
+    done = CliRunner().invoke(app, ["validate", "--e2e", str(path)])
+    assert done.exit_code == 2 and part in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "part"),
+    [(b"", 2, "no table"), (bytes(range(256)), 2, "no table"), (",".join(NEEDED).encode(), 3, "no runs")],
+)
+def test_file_without_runs_is_told_as_such(tmp_path: Path, content: bytes, code: int, part: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(content)
+    done = CliRunner().invoke(app, ["validate", "--e2e", str(path)])
+    assert done.exit_code == code and part in done.stderr and "a.csv" in done.stderr
+
+
+def test_run_without_a_measurement_or_a_second_token_has_no_error(tmp_path: Path, runs: pd.DataFrame) -> None:
+    path = tmp_path / "a.csv"
+    some = runs[list(NEEDED)].iloc[:3].assign(silicon_ttft_ms=None)
+    some["silicon_tpot_ms"] = [np.nan, 1.0, 20.0]
+    some["osl"] = [128, 1, 128]
+    some["inferencemax_lengths_x0.9"] = None
+    some.to_csv(path, index=False)
+    told = json.loads(CliRunner().invoke(app, ["validate", "--e2e", str(path), "--json"]).stdout)
+    assert [row["error_percent"] is None for row in told["rows"]] == [True, True, False]
+    assert [row["tpot_ms"] is None for row in told["rows"]] == [False, True, False]
+    assert told["overall"]["rows"] == 3 and told["overall"]["mean_ape_percent"] > 0
+
+
 def test_command_writes_json_and_files(tmp_path: Path, runs: pd.DataFrame) -> None:
     path = tmp_path / "a.csv"
     runs.iloc[::40].to_csv(path, index=False)

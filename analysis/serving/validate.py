@@ -22,9 +22,8 @@ from analysis.serving.load import LIGHT, Requests, answered, closed_loop
 GPU_OF_SYSTEM: Mapping[str, str] = {"h100_sxm": "H100 SXM5 80GB", "h200_sxm": "H200 SXM 141GB"}
 LABEL = ("system", "model_path", "backend", "gemm_quant", "tp_size", "inferencemax_lengths_x0.9")
 """Columns that make a deployment."""
-NEEDED = (
-    "id", *LABEL, "concurrency", "isl", "osl", "silicon_ttft_ms", "silicon_tpot_ms",
-)  # fmt: skip
+MEASURED = ("silicon_ttft_ms", "silicon_tpot_ms")
+NEEDED = ("id", *LABEL, "concurrency", "isl", "osl", *MEASURED)
 RUNS = Path(__file__).parents[1] / "data" / "e2e_validation.csv"
 PEERS = ("aic_fp8static_tpot_ms", "aic_tpot_ms")
 """The comparison's columns, the first that a run has."""
@@ -48,15 +47,36 @@ class Summary:
 
 
 def read(path: Path) -> pd.DataFrame:
-    """The file's runs. Raises ValueError for a missing column, or a value that no deployment has."""
-    runs = pd.read_csv(path)
+    """The file's runs. A measurement may be empty, and so may whether lengths are the mean ones: they are not then.
+
+    Raises:
+        ValueError: a file that is no table, a missing column, or a run without a value that a prediction needs.
+    """
+    try:
+        runs = pd.read_csv(path, encoding="utf-8-sig")
+    except ValueError as error:  # pandas' own and a wrong encoding's are
+        raise ValueError(f"{path}: no table: {error}") from error
     missing = [name for name in NEEDED if name not in runs]
     if missing:
         raise ValueError(f"{path}: no column {', '.join(missing)}; needed: {', '.join(NEEDED)}")
-    empty = [name for name in NEEDED if name != "silicon_ttft_ms" and runs[name].isna().any()]
-    if empty:
-        raise ValueError(f"{path}: empty values in {', '.join(empty)}")
+    runs["inferencemax_lengths_x0.9"] = runs["inferencemax_lengths_x0.9"].map(_is_true)
+    for name, least in (("tp_size", 1), ("concurrency", 1), ("isl", 1), ("osl", 0)):
+        numbers = pd.to_numeric(runs[name], errors="coerce").astype(float)
+        _refuse(path, runs, numbers.isna() | (numbers < least), f"{name} of {least} or more")
+        runs[name] = numbers
+    for name in ("system", "model_path", "backend", "gemm_quant"):
+        _refuse(path, runs, runs[name].isna(), name)
+    for name in MEASURED:
+        numbers = pd.to_numeric(runs[name], errors="coerce").astype(float)
+        _refuse(path, runs, numbers.isna() & runs[name].notna(), f"number in {name}")
+        runs[name] = numbers
     return runs
+
+
+def _refuse(path: Path, runs: pd.DataFrame, wrong: pd.Series[bool], wanted: str) -> None:
+    if wrong.any():
+        first = runs["id"][wrong.to_numpy()].iloc[0]
+        raise ValueError(f"{path}: run {first} (of {int(wrong.sum())}) has no {wanted}")
 
 
 def deployment_of(label: Mapping[str, Any]) -> Deployment:
@@ -85,11 +105,18 @@ def _is_true(value: object) -> bool:
 
 
 def steps_of(runs: pd.DataFrame) -> pd.DataFrame:
-    """`closed_loop` of every run, in their order, with `backend` and `set`."""
+    """`closed_loop` of every run, in their order, with `backend` and `set`.
+
+    Raises:
+        ValueError: a label that is no deployment; the message names the first such run.
+    """
     sources: dict[tuple[str, str], KernelSource] = {}
     parts = []
     for label, rows in runs.groupby(list(LABEL), sort=False):
-        deployment = deployment_of(dict(zip(LABEL, label, strict=True)))
+        try:
+            deployment = deployment_of(dict(zip(LABEL, label, strict=True)))
+        except ValueError as error:
+            raise ValueError(f"run {rows['id'].iloc[0]}: {error}") from error
         key = (deployment.gpu, deployment.engine.framework)
         source = sources.setdefault(key, KernelSource(*key))
         scale = MEAN_LENGTH if _is_true(label[-1]) else 1.0
