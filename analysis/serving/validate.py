@@ -53,7 +53,7 @@ def read(path: Path) -> pd.DataFrame:
         ValueError: a file that is no table, a missing column, or a run without a value that a prediction needs.
     """
     try:
-        runs = pd.read_csv(path, encoding="utf-8-sig")
+        runs = pd.read_csv(path)
     except ValueError as error:  # pandas' own and a wrong encoding's are
         raise ValueError(f"{path}: no table: {error}") from error
     missing = [name for name in NEEDED if name not in runs]
