@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from typer.testing import CliRunner
 
 from analysis.__main__ import app
 from analysis.serving import fit
-from analysis.serving.deployment import Host, constants, host_of
+from analysis.serving.deployment import ENGINES, Host, constants, host_of
+from analysis.serving.engine_facts import ASSUMED, FACTS
 from analysis.serving.validate import NEEDED, RUNS, by_set, deployment_of, read, steps_of, summary, validated
 
 PREDICTED = ["tpot_ms", "ttft_ms", "capacity", "speed_of_light_tpot_ms"]
@@ -222,6 +224,15 @@ def test_fit_finds_constants_that_made_the_measurements(runs: pd.DataFrame) -> N
     assert found["vllm"].all_reduce_us == pytest.approx(9.0, rel=0.02)
     assert found["vllm"].sequence_us == pytest.approx(40.0, rel=0.02)
     assert found["trtllm"].eager_layer_us == pytest.approx(700.0, rel=0.02)
+
+
+def test_every_engine_has_facts_with_a_source() -> None:
+    """A page that says so, or that it is assumed; the table of the committed report is this one."""
+    assert {fact.engine for fact in FACTS} == set(ENGINES)
+    for fact in FACTS:
+        assert fact.where == ASSUMED or re.fullmatch(r"https://[\w./-]+", fact.where), fact
+    committed = (RUNS.parents[2] / "reports" / "serving" / "validation.md").read_text()
+    assert all(f"| {fact.engine} | {fact.what} | {fact.where} |" in committed for fact in FACTS)
 
 
 def test_engine_without_constants_has_none() -> None:

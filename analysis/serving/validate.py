@@ -61,13 +61,13 @@ def read(path: Path) -> pd.DataFrame:
         raise ValueError(f"{path}: no column {', '.join(missing)}; needed: {', '.join(NEEDED)}")
     runs["inferencemax_lengths_x0.9"] = runs["inferencemax_lengths_x0.9"].map(_is_true)
     for name, least in (("tp_size", 1), ("concurrency", 1), ("isl", 1), ("osl", 0)):
-        numbers = pd.to_numeric(runs[name], errors="coerce").astype(float)
+        numbers = pd.to_numeric(runs[name], errors="coerce")
         _refuse(path, runs, numbers.isna() | (numbers < least), f"{name} of {least} or more")
         runs[name] = numbers
     for name in ("system", "model_path", "backend", "gemm_quant"):
         _refuse(path, runs, runs[name].isna(), name)
     for name in MEASURED:
-        numbers = pd.to_numeric(runs[name], errors="coerce").astype(float)
+        numbers = pd.to_numeric(runs[name], errors="coerce")
         _refuse(path, runs, numbers.isna() & runs[name].notna(), f"number in {name}")
         runs[name] = numbers
     return runs

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.serving.deployment import CONSTANTS
+from analysis.serving.engine_facts import as_markdown as engine_facts
 from analysis.serving.validate import Summary, by_set, summary
 
 ROW_COLUMNS = (
@@ -48,7 +49,7 @@ def as_markdown(rows: pd.DataFrame, unseen: pd.DataFrame | None = None) -> str:
             "## Cross-validated", "",
             "Each set predicted with host constants fitted to the other sets only.", "", _table(unseen), "",
         ]  # fmt: skip
-    return "\n".join([*parts, *_notes(), ""])
+    return "\n".join([*parts, *_notes(), "", "## The engines", "", engine_facts(), ""])
 
 
 def _notes() -> list[str]:
@@ -61,8 +62,7 @@ def _notes() -> list[str]:
         "Errors of TPOT over the runs that are not flagged. Flagged: measured below the speed of light of the run's "
         "own label. Peer: aiconfigurator 0.12.0. TTFT is shown and not claimed: the measured ones hold queues and "
         "ramps that no label tells.",
-        "Which engine does what (prompts before decode, fused quantisation, cache dtype, preemption) comes from the "
-        "engines' own documentation, looked up with these runs in view.",
+        "What is known of each engine is listed below; it was looked up with these runs in view and is no prediction.",
         f"Kernel times: measured ones of the package, never fitted. Fitted host constants (us): {engines}.",
     ]
     unseen = told.get("cross_validated_over_sets")
