@@ -15,7 +15,7 @@ def serving_report(
         "reports", "serving"
     ),
 ) -> None:
-    """Writes README.md, tutorial.md, crossovers.md, grid.csv and pareto.png.
+    """Writes README.md, tutorial.md, crossovers.md, elasticity.md, grid.csv and pareto.png.
 
     Exit code 4: an output that could not be written.
     """

@@ -72,7 +72,7 @@ def test_tutorial_is_judged() -> None:
 
 def test_report_is_written_and_the_committed_one_is_current(tmp_path: Path) -> None:
     assert write_report(tmp_path) == []
-    for name in ("README.md", "tutorial.md", "crossovers.md", "grid.csv"):
+    for name in ("README.md", "tutorial.md", "crossovers.md", "elasticity.md", "grid.csv"):
         assert (tmp_path / name).read_text() == (REPORT / name).read_text(), name
     assert (tmp_path / "pareto.png").stat().st_size > 20_000
 

@@ -17,6 +17,7 @@ from analysis.files import write_all
 from analysis.serving.cost import usd_per_mtok
 from analysis.serving.crossovers import as_markdown as crossovers
 from analysis.serving.deployment import ENGINES, Deployment, host_of
+from analysis.serving.elasticity_report import as_markdown as elasticity
 from analysis.serving.grids import Array
 from analysis.serving.kernel_source import KernelSource
 from analysis.serving.load import Requests
@@ -128,7 +129,7 @@ def _index(rows: pd.DataFrame) -> str:
         "# Serving figures, predicted from measured kernels", "",
         "`validation.md`: the predictor against 465 runs of real engines, by set (`python -m analysis validate -o "
         "reports/serving`). `tutorial.md`: the numbers of tutorials, recomputed. `crossovers.md`: where one thing "
-        "overtakes another. `grid.csv`: every deployment. "
+        "overtakes another. `elasticity.md`: what 1 % of a kernel is worth. `grid.csv`: every deployment. "
         f"{ISL} + {OSL} tokens, ${USD_PER_GPU_HOUR:.2f} a GPU and hour (stated). Nothing here was measured by this "
         "suite. Experts: published layers with their tokens spread evenly, scaled to the experts that an even router "
         "is expected to hit; SGLang's and vLLM's rows of DeepSeek-V3 beat the datasheet and TensorRT-LLM's stand in.",
@@ -146,7 +147,7 @@ def _index(rows: pd.DataFrame) -> str:
 
 
 def write_report(directory: Path) -> list[str]:
-    """Writes README.md, tutorial.md, crossovers.md, grid.csv and pareto.png; a line for each that could not be."""
+    """Writes the pages, grid.csv and pareto.png; a line for each that could not be."""
     from analysis import panels
 
     rows = grid()
@@ -154,6 +155,7 @@ def write_report(directory: Path) -> list[str]:
         directory / "README.md": lambda: _index(rows),
         directory / "tutorial.md": tutorial,
         directory / "crossovers.md": crossovers,
+        directory / "elasticity.md": lambda: elasticity(USD_PER_GPU_HOUR),
         directory / "grid.csv": lambda: rows.round(4).to_csv(index=False, lineterminator="\n"),
         directory / "pareto.png": lambda: panels.png(pareto_figure(rows)),
     }

@@ -63,7 +63,7 @@ def as_text(deployment: Deployment, documents: list[dict[str, Any]], slo: str) -
         lines += [
             f"| {d['concurrency']} | " + " | ".join(f"{d['ladder'][r]:.2f}" for r in LADDER) + " |" for d in shown
         ]
-        lines += ["", *_ops(shown[-1])]
+        lines += ["", *ops_table(shown[-1])]
     return "\n".join([*lines, *([slo] if slo else []), "", *assumptions(deployment)])
 
 
@@ -88,7 +88,8 @@ def _caching(d: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _ops(d: dict[str, Any]) -> list[str]:
+def ops_table(d: dict[str, Any]) -> list[str]:
+    """A heading, and a table of the heaviest ops with what 1 % of each is worth; under it, if that sums to less."""
     heaviest = sorted(d["ops"], key=lambda op: -op["ms"])[:OPS]
     lines = [f"TPOT of {d['concurrency']} clients by op, and what 1 % of an op is worth:",
              "| op | ms | share | time is | us of TPOT | $/Mtok |", "|---|---:|---:|---|---:|---:|"]  # fmt: skip
