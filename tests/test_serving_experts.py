@@ -14,6 +14,7 @@ from analysis.serving.deployment import ENGINES, Deployment
 from analysis.serving.grids import ASSUMED, EXTRAPOLATED, INTERPOLATED, MEASURED
 from analysis.serving.kernel_source import KernelSource, LightSpeed
 from analysis.serving.kernel_tables import FILE, LAYER, SIZES
+from analysis.serving.memory import what_would_fit
 from analysis.serving.step import Batch, step_ops
 from kernels.models import model_named
 
@@ -126,6 +127,12 @@ def test_expert_parallelism_moves_the_same_weights() -> None:
 def test_ep_that_does_not_divide_is_refused(model: str, tp: int, ep: int, part: str) -> None:
     with pytest.raises(ValueError, match=part):
         Deployment(model=model_named(model), gpu=H100, tp=tp, ep=ep)
+
+
+def test_what_does_not_fit_with_ep_names_a_tp_that_does() -> None:
+    """DeepSeek-V3's 671 GB of fp8 on 8 x 80 GB: 16 GPUs hold them, over however many of these the experts are spread."""
+    deployment = Deployment(model=model_named("deepseek-v3"), gpu=H100, tp=8, ep=8, dtype=BLOCK)
+    assert "smallest TP that fits: 16" in what_would_fit(deployment, 1024.0)
 
 
 def test_experts_hold_their_own_activation() -> None:

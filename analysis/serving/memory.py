@@ -141,7 +141,7 @@ def what_would_fit(deployment: Deployment, length: float) -> str:
         f"{b.capacity * b.fraction / 1e9:.1f}",
         f"at least {least} GPUs for weights alone",
     ]
-    fitting = [tp for tp in tp_sizes(deployment.model) if _fits(replace(deployment, tp=tp), length)]
+    fitting = [tp for tp in tp_sizes(deployment.model) if _fits(replace(deployment, tp=tp, ep=1), length)]
     parts.append(f"smallest TP that fits: {fitting[0]}" if fitting else "no TP of this model fits")
     smaller = [d for d in ("float8_e4m3fn", "int4") if _fits(replace(deployment, dtype=d), length)]
     parts.append(f"at TP {deployment.tp} {smaller[0]} weights fit" if smaller else "no smaller dtype fits at this TP")
