@@ -130,7 +130,7 @@ def test_ep_that_does_not_divide_is_refused(model: str, tp: int, ep: int, part: 
 
 
 def test_what_does_not_fit_with_ep_names_a_tp_that_does() -> None:
-    """DeepSeek-V3's 671 GB of fp8 on 8 x 80 GB: 16 GPUs hold them, over however many of these the experts are spread."""
+    """DeepSeek-V3's 671 GB of fp8 on 8 x 80 GB: 16 GPUs hold them, however the experts are spread."""
     deployment = Deployment(model=model_named("deepseek-v3"), gpu=H100, tp=8, ep=8, dtype=BLOCK)
     assert "smallest TP that fits: 16" in what_would_fit(deployment, 1024.0)
 
