@@ -199,6 +199,7 @@ def _experts(device: str, framework: str) -> pd.DataFrame:
     """All routed experts of a layer in one: routing, both grouped matmuls and the activation between them.
 
     Only tokens spread evenly: min(experts, tokens x active) experts get one. Experts without a gate are left out.
+    vLLM's fp8 ones are slower than its bfloat16 ones, and told so.
     """
     rows = _read(device, framework, "moe", "moe")
     sharded = rows["moe_tp_size"].isin(SHARDS) & rows["moe_ep_size"].isin(SHARDS)
