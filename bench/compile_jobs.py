@@ -23,7 +23,6 @@ from bench.cubin import listing
 from bench.launched import ENGAGED
 from bench.op_file import load_ops
 from bench.ttgir import deepest_buffer, loops_of
-from kernels.matmul_fp8 import E4M3, with_scales
 from kernels.quantisation import least_arch
 from kernels.registry import OPS, op_named
 from kernels.spec import Op, Workload
@@ -39,6 +38,7 @@ SIZES: Mapping[str, tuple[Mapping[str, int], ...]] = {
         *({"M": M, "N": ALIGNED, "K": ALIGNED} for M in (1, 16, 64)),
         *({"M": M, "N": RAGGED, "K": RAGGED} for M in (1, 16, 64)),
     ),
+    "quantise_fp8": ({"M": 4096, "K": ALIGNED},),
     "attention_prefill": tuple({"q_len": 4096, "head_dim": head_dim} for head_dim in (64, 80, 128, 256)),
     "attention_decode": (
         *({"kv_len": 8192, "head_dim": head_dim} for head_dim in (64, 80, 128, 256)),
@@ -75,8 +75,12 @@ SIZES: Mapping[str, tuple[Mapping[str, int], ...]] = {
     "kv_append": tuple({"batch": 64, "kv_len": 8192, "head_dim": head_dim} for head_dim in (80, 128)),
 }
 """Op -> sizes of one workload a bucket. An op that is not here is compiled for its check workloads."""
-SCALED: Mapping[str, tuple[str, ...]] = {"matmul": ("block128",), "matmul_decode": ("block128",)}
-"""Op -> granularities of scales in float8_e4m3fn that choose other code than those per token."""
+SCALED: Mapping[str, tuple[str, ...]] = {
+    "matmul": ("block128",),
+    "matmul_decode": ("block128",),
+    "quantise_fp8": ("tensor", "block128"),
+}
+"""Op -> granularities of scales that choose other code than the usual ones."""
 Outcome = list[tuple[CompileRecord, str]]
 """Of a case: the record and the listing of each kernel that it launches."""
 HINT = re.compile(r"(?:evictionPolicy|cacheModifier|eviction_policy|cache_modifier) = (?!none|evict_normal)(\w+)")
@@ -109,7 +113,7 @@ def buckets(op: Op) -> list[Workload]:
         for workload in (op.describe_axes(defaults | dict(sizes), dtype, ("of a shape bucket",)),)
         if not op.unsupported(workload, PROVIDER)
     ]
-    scaled = [with_scales(w, scale) for scale in SCALED.get(op.name, ()) for w in plain if w.dtype == E4M3]
+    scaled = [dataclasses.replace(w, scale=scale) for scale in SCALED.get(op.name, ()) for w in plain if w.scale]
     return plain + scaled
 
 
