@@ -23,13 +23,22 @@ from bench.cubin import listing
 from bench.launched import ENGAGED
 from bench.op_file import load_ops
 from bench.ttgir import deepest_buffer, loops_of
+from kernels.attention_variants import variant_of
 from kernels.quantisation import least_arch
+from kernels.quantised_cache import quantised_kv
 from kernels.registry import OPS, op_named
 from kernels.spec import Op, Workload
 
 PROVIDER = "triton"
 ALIGNED, RAGGED = 8192, 8190
 """Sizes whose bfloat16 rows are, and are not, whole pieces of 16 bytes."""
+VARIANTS = (
+    {"head_dim": 128, "window": 1024},
+    {"head_dim": 64, "window": 128, "sinks": 1},
+    {"head_dim": 128, "window": 4096, "softcap": 50},
+    {"head_dim": 256, "window": 4096, "sinks": 1, "softcap": 50},
+)
+"""Gemma 3's, gpt-oss', Gemma 2's, and all at the widest head."""
 SIZES: Mapping[str, tuple[Mapping[str, int], ...]] = {
     "matmul": tuple(
         {"M": ALIGNED, "N": N, "K": K} for N, K in ((ALIGNED, ALIGNED), (RAGGED, ALIGNED), (RAGGED, RAGGED))
@@ -39,8 +48,13 @@ SIZES: Mapping[str, tuple[Mapping[str, int], ...]] = {
         *({"M": M, "N": RAGGED, "K": RAGGED} for M in (1, 16, 64)),
     ),
     "quantise_fp8": ({"M": 4096, "K": ALIGNED},),
-    "attention_prefill": tuple({"q_len": 4096, "head_dim": head_dim} for head_dim in (64, 80, 128, 256)),
+    "attention_prefill": (
+        *({"q_len": 4096, "head_dim": head_dim} for head_dim in (64, 80, 128, 256)),
+        *({"q_len": 4096, **variant} for variant in VARIANTS),
+    ),
     "attention_decode": (
+        *({"kv_len": 8192, **variant} for variant in VARIANTS),
+        {"kv_len": 8192, "q_len": 8, "kv_heads": 4, **VARIANTS[-1]},
         *({"kv_len": 8192, "head_dim": head_dim} for head_dim in (64, 80, 128, 256)),
         *(
             {"kv_len": 8192, "head_dim": head_dim, "q_len": q_len, "kv_heads": 4}
@@ -81,6 +95,10 @@ SCALED: Mapping[str, tuple[str, ...]] = {
     "quantise_fp8": ("tensor", "block128"),
 }
 """Op -> granularities of scales that choose other code than the usual ones."""
+STORED: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "attention_decode": (("float8_e4m3fn", "head"), ("int8", "head")),
+}
+"""Op -> storage and scales of its KV cache that choose other code, for its first dtype."""
 Outcome = list[tuple[CompileRecord, str]]
 """Of a case: the record and the listing of each kernel that it launches."""
 HINT = re.compile(r"(?:evictionPolicy|cacheModifier|eviction_policy|cache_modifier) = (?!none|evict_normal)(\w+)")
@@ -114,7 +132,13 @@ def buckets(op: Op) -> list[Workload]:
         if not op.unsupported(workload, PROVIDER)
     ]
     scaled = [dataclasses.replace(w, scale=scale) for scale in SCALED.get(op.name, ()) for w in plain if w.scale]
-    return plain + scaled
+    stored = [
+        quantised_kv(workload, *how)
+        for how in STORED.get(op.name, ())
+        for workload in plain
+        if workload.dtype == op.dtypes[0] and not variant_of(workload.axes)
+    ]
+    return plain + scaled + stored
 
 
 def jobs(ops: Sequence[Op], archs: Sequence[int], op_files: Sequence[Path] = ()) -> list[Job]:

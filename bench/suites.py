@@ -12,15 +12,8 @@ from dataclasses import dataclass
 
 from bench.case import Case, merged
 from bench.technique_suite import techniques
-from kernels.models import (
-    MODELS,
-    Model,
-    attention_decode_workloads,
-    attention_prefill_workloads,
-    matmul_workloads,
-    model_named,
-    tp_sizes,
-)
+from kernels.attention_layers import attention_decode_workloads, attention_prefill_workloads
+from kernels.models import MODELS, Model, matmul_workloads, model_named, tp_sizes
 from kernels.spec import DECODE_ROWS, Op, Workload, dtype_named
 from kernels.work import MLA_LATENT, MLA_ROPE, storage_bytes
 
@@ -30,7 +23,7 @@ ByOp = dict[str, list[Workload]]
 KV_LIMIT_BYTES = 64 * 10**9
 """Most bytes of keys and values a case may hold: what a GPU of 80 GB has room for beside the rest."""
 
-MAY_BE_ZERO = ("kv_len", "prefix_len", "kv_heads", "causal", "window")
+MAY_BE_ZERO = ("kv_len", "prefix_len", "kv_heads", "causal", "window", "sinks", "softcap")
 """Axes whose 0 says something: no keys, as many as the queries' side has, or a mask that is off."""
 
 LLAMA_HEADS = {"q_heads": 32, "kv_heads": 8, "head_dim": 128}

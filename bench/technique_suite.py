@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kernels.attention_layers import windowed_workloads
 from kernels.cache_reuse import chunked_workloads, drafted_workloads, shared_prefix_workloads
 from kernels.continuous import prompt_workloads, step_workloads
 from kernels.latent_attention import mla_decode_workloads, mla_prefill_workloads
 from kernels.models import Model, model_named
 from kernels.quantised_matmuls import fp8_workloads, quantise_workloads
+from kernels.quantised_workloads import quantised_decode_workloads
 from kernels.spec import Workload
 from kernels.techniques import (
     kv_append_workloads,
@@ -39,6 +41,14 @@ CHUNKS, CHUNKED_TP, CACHED_BEFORE = (512, 2048), 8, (0, 2048, 8192, 32768)
 SYSTEM_PROMPTS, SHARED_BY, AFTER_PROMPT = (1024, 4096, 8192), (8, 16, 64), 512
 DRAFTS, DRAFT_BATCHES = (2, 4, 8, 16), (1, 16)
 
+QUANTISED = "llama-3.1-70b"
+"""Whose decode over caches in 8 bits is measured: on one GPU, with a scale a KV head too, and on one of eight."""
+STORED = {
+    1: (("float8_e4m3fn", "tensor"), ("float8_e4m3fn", "head"), ("int8", "head")),
+    8: (("float8_e4m3fn", "tensor"),),
+}
+"""Tensor parallel size -> storage and scales; a KV head alone has one scale either way."""
+
 PROMPT_BATCHES = {
     **{f"8 prompts of {n}": (n,) * 8 for n in (512, 2048, 4096)},
     "lengths spread evenly": tuple(256 * (i + 1) for i in range(16)),
@@ -59,6 +69,9 @@ LATENT_TPS, LATENT_BATCHES, LATENT_LENGTHS, LATENT_PAGE = (1, 8), (1, 16, 64), (
 DRAFTED_BATCHES, DRAFTED = (16,), (2, 4)
 """Of several new tokens a sequence, as multi-token prediction drafts them."""
 EXPANDED_PROMPTS = (1024, 8192)
+WINDOWED = {"gemma-3-27b": (8192, 32768), "gemma-2-27b": (8192,), "gpt-oss-120b": (8192, 32768)}
+"""Models with windows, caps on logits and sinks -> lengths of prompts and caches."""
+WINDOWED_BATCHES = (1, 64)
 
 BATCHED, PROMPT_ROWS = (1, 16, 64, 256), 4096
 MLP, LAYER = ("gate_up_proj", "down_proj"), ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
@@ -79,7 +92,12 @@ def techniques() -> list[dict[str, list[Workload]]]:
         *(_of_model(model_named(name)) for name in MODELS),
         *_reuse(model_named(REUSING)),
         *_eight_bits(),
+        *(_quantised(model_named(QUANTISED), tp) for tp in STORED),
         *(part for tp in LATENT_TPS for part in _latent(model_named(LATENT), tp)),
+        *(
+            windowed_workloads(model_named(name), 1, lengths, WINDOWED_BATCHES, lengths, DTYPE)
+            for name, lengths in WINDOWED.items()
+        ),
     ]
 
 
@@ -113,6 +131,11 @@ def _reuse(model: Model) -> list[dict[str, list[Workload]]]:
         shared_prefix_workloads(model, 1, SHARED_BY, SYSTEM_PROMPTS, AFTER_PROMPT, DTYPE),
         {"attention_decode": drafted_workloads(model, 1, DRAFT_BATCHES, DRAFTS, CACHED, DTYPE)},
     ]
+
+
+def _quantised(model: Model, tp: int) -> dict[str, list[Workload]]:
+    lengths = DECODE_LENGTHS if tp == 1 else DECODE_LENGTHS[-1:]
+    return {"attention_decode": quantised_decode_workloads(model, tp, DECODE_BATCHES, lengths, STORED[tp], DTYPE)}
 
 
 def _latent(model: Model, tp: int) -> list[dict[str, list[Workload]]]:

@@ -30,7 +30,7 @@ TECHNIQUES = (
     "dense", "kv_cache", "paged", "continuous", "chunked", "prefix", "speculative", "window", "quantised_kv",
     "mla", "fp8", "int8", "int4", "fused_mlp", "moe", "lm_head", "sampling", "glue", "tensor_parallel",
 )  # fmt: skip
-SCALES = ("", "tensor", "token", "channel", "block128")
+SCALES = ("", "tensor", "head", "token", "channel", "block128")
 DECODE_ROWS = work.DECODE_ROWS
 
 
