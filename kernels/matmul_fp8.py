@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 
 from kernels.inputs import Sampler, torch_dtype
-from kernels.quantisation import over_tiles, quantised_in_tiles
+from kernels.quantisation import check_arch, over_tiles, quantised_in_tiles
 from kernels.spec import UnsupportedError, Workload
 from kernels.work import Work, matmul_work
 
@@ -106,9 +106,12 @@ def scaled_mm_torch(x: torch.Tensor, x_scale: torch.Tensor, w: torch.Tensor, w_s
     Accumulation is the accurate one (`use_fast_accum` off). Sums of blocks: cuBLAS 12.9 and newer, on sm_90.
 
     Raises:
-        UnsupportedError: scales of blocks on another device.
+        UnsupportedError: a GPU before sm_89, or scales of blocks on another device than sm_90.
     """
-    if x_scale.shape[1] > 1 and (x.device.type != "cuda" or torch.cuda.get_device_capability(x.device) != (9, 0)):
+    major, minor = torch.cuda.get_device_capability(x.device) if x.device.type == "cuda" else (0, 0)
+    if major:
+        check_arch(x.dtype, 10 * major + minor)
+    if x_scale.shape[1] > 1 and (major, minor) != (9, 0):
         raise UnsupportedError("torch._scaled_mm takes scales of blocks on sm_90 only")
     return torch._scaled_mm(x, w.t(), x_scale, w_scale.t(), out_dtype=torch_dtype(OUT))
 
