@@ -131,7 +131,8 @@ def buckets(op: Op) -> list[Workload]:
         for workload in (op.describe_axes(defaults | dict(sizes), dtype, ("of a shape bucket",)),)
         if not op.unsupported(workload, PROVIDER)
     ]
-    scaled = [dataclasses.replace(w, scale=scale) for scale in SCALED.get(op.name, ()) for w in plain if w.scale]
+    other = [dataclasses.replace(w, scale=scale) for scale in SCALED.get(op.name, ()) for w in plain if w.scale]
+    scaled = [w for w in other if not op.unsupported(w, PROVIDER)]
     stored = [
         quantised_kv(workload, *how)
         for how in STORED.get(op.name, ())

@@ -1,4 +1,4 @@
-"""Projections of published models in fp8, and the quantisation of what they are fed with.
+"""Projections of published models with operands of 8 bits, and the quantisation of what they are fed with.
 
 Shapes come from `kernels.models`; which models, projections and rows is left to `bench.technique_suite`.
 """
@@ -11,15 +11,15 @@ from dataclasses import replace
 from kernels.models import Model, matmul_workloads
 from kernels.spec import DECODE_ROWS, Workload
 
-E4M3 = "float8_e4m3fn"
+TECHNIQUES = {"float8_e4m3fn": "fp8", "int8": "int8"}
 
 
-def fp8_workloads(
-    model: Model, tp: int, rows: Sequence[int], scale: str, only: tuple[str, ...]
+def w8a8_workloads(
+    model: Model, tp: int, rows: Sequence[int], dtype: str, scale: str, only: tuple[str, ...]
 ) -> dict[str, list[Workload]]:
     """Op name -> the projections named, at each number of rows, with scales of this granularity."""
-    by_op = matmul_workloads(model, tp, rows, E4M3, only=only)
-    return {op: [replace(w, scale=scale, technique="fp8") for w in workloads] for op, workloads in by_op.items()}
+    by_op, technique = matmul_workloads(model, tp, rows, dtype, only=only), TECHNIQUES[dtype]
+    return {op: [replace(w, scale=scale, technique=technique) for w in workloads] for op, workloads in by_op.items()}
 
 
 def quantise_workloads(model: Model, rows: Sequence[int], scales: Sequence[str], dtype: str) -> list[Workload]:

@@ -13,7 +13,7 @@ from triton.profiler.hooks.launch import LaunchHook
 from bench.case import Case
 from bench.compile import compile_driver
 from kernels import launch_work
-from kernels.matmul_fp8 import E4M3, with_scales
+from kernels.matmul_w8a8 import E4M3, with_scales
 from kernels.quantised_cache import quantised_kv
 from kernels.registry import OPS, op_named
 

@@ -9,7 +9,7 @@ from bench.technique_suite import techniques
 from kernels import attention_decode, attention_paged_decode, kv_append, matmul_decode
 from kernels.attention_variants import VARIANT_AXES
 from kernels.models import model_named
-from kernels.quantised_matmuls import fp8_workloads
+from kernels.quantised_matmuls import w8a8_workloads
 from kernels.quantised_workloads import quantised_decode_workloads
 from kernels.spec import Workload
 from kernels.techniques import (
@@ -34,8 +34,8 @@ def test_every_technique_of_the_suite_is_told_with_its_models() -> None:
         "attention_varlen": {"continuous"},
         "attention_mixed": {"continuous"},
         "attention_mla_decode": {"mla"},
-        "matmul": {"fp8"},
-        "matmul_decode": {"fp8"},
+        "matmul": {"fp8", "int8"},
+        "matmul_decode": {"fp8", "int8"},
         "quantise_fp8": {"fp8"},
     }
     for op, workloads in by_op.items():
@@ -62,12 +62,14 @@ def test_fp8_projections_against_bytes_worked_by_hand() -> None:
     value, 327,680 of bfloat16 out, and scales of 4 bytes for each channel and token, or 80 x 64 + 16 x 64 blocks."""
     operands, out = 83_886_080 + 131_072, 2 * 16 * 10_240
     for scale, scales in (("tensor", 2), ("token", 10_240 + 16), ("block128", 80 * 64 + 16 * 64)):
-        [workload] = fp8_workloads(SEVENTY, 1, (16,), scale, ("qkv_proj",))["matmul_decode"]
+        [workload] = w8a8_workloads(SEVENTY, 1, (16,), "float8_e4m3fn", scale, ("qkv_proj",))["matmul_decode"]
         assert matmul_decode.OP.work(workload).bytes == operands + out + 4 * scales
         assert matmul_decode.OP.work(workload).flops == 2 * 16 * 10_240 * 8_192
         assert workload.key == f"float8_e4m3fn.{scale}/M=16,N=10240,K=8192" and workload.technique == "fp8"
     cases = suite_workloads("techniques")
-    assert len([*cases["matmul"], *cases["matmul_decode"]]) == 28
+    assert len([*cases["matmul"], *cases["matmul_decode"]]) == 28 + 10, (
+        "fp8, and int8 at five numbers of rows of two projections"
+    )
 
 
 def test_kv_bytes_against_heads() -> None:

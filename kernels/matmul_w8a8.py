@@ -1,8 +1,10 @@
-"""fp8 matmuls (W8A8): e4m3 activations and weights with float32 scales, bfloat16 out. Of ops matmul and matmul_decode.
+"""W8A8 matmuls: activations and weights both e4m3 or both int8, float32 scales, bfloat16 out. Of ops matmul and
+matmul_decode.
 
-value = stored * scale. A workload's `scale` says what shares one: `tensor` each operand whole; `token` each row of the
-activations and each output channel of the weights; `block128` each row x 128 along K of the activations and each
-128 x 128 of the weights (DeepSeek-V3, arXiv 2412.19437, 3.3). Weights lie K-major, as wgmma takes 8-bit operands.
+value = stored * scale; int8 products are added in int32, exactly. A workload's `scale` says what shares one: `tensor`
+each operand whole; `token` each row of the activations and each output channel of the weights; `block128`, of e4m3
+alone, each row x 128 along K of the activations and each 128 x 128 of the weights (DeepSeek-V3, arXiv 2412.19437, 3.3).
+Weights lie K-major, as wgmma takes operands of 8 bits.
 Leaves device code to `kernels.scaled_products`, the arithmetic of quantisation to `kernels.quantisation`.
 """
 
@@ -17,7 +19,9 @@ from kernels.quantisation import check_arch, over_tiles, quantised_in_tiles
 from kernels.spec import UnsupportedError, Workload
 from kernels.work import Work, matmul_work
 
-E4M3, OUT = "float8_e4m3fn", "bfloat16"
+E4M3, INT8, OUT = "float8_e4m3fn", "int8", "bfloat16"
+SCALED = {E4M3: ("tensor", "token", "block128"), INT8: ("tensor", "token")}
+"""Compute dtype -> the granularities that it is multiplied with."""
 BLOCK = 128
 """Edge of a block of weights that shares a scale, and length of one of activations."""
 TILES = {"tensor": ((0, 0), (0, 0)), "token": ((1, 0), (1, 0)), "block128": ((1, BLOCK), (BLOCK, BLOCK))}
@@ -26,16 +30,18 @@ MAGNITUDES = (1.0, 0.25, 2.0)
 """Of neighbouring scales in turn, so that none may pass for another."""
 CUBLAS_PIECE, CUBLAS_ROWS, CUBLAS_DEPTH = 16, 4, 4 * BLOCK
 """What sizes of operands, and with scales of blocks M and K, must be whole multiples of."""
+INT_PIECE, INT_ROWS = 8, 16
+"""Of torch._int_mm on CUDA: N and K in whole pieces, and more rows than that."""
 
 
 def described(workload: Workload) -> Workload:
     """With scales per token where the dtype needs some: what vLLM and SGLang choose for weights that have none."""
-    return with_scales(workload, "token") if workload.dtype == E4M3 else workload
+    return with_scales(workload, "token", workload.dtype) if workload.dtype in SCALED else workload
 
 
-def with_scales(workload: Workload, scale: str) -> Workload:
-    """The workload in float8_e4m3fn with scales of this granularity."""
-    return replace(workload, dtype=E4M3, scale=scale, technique="fp8")
+def with_scales(workload: Workload, scale: str, dtype: str = E4M3) -> Workload:
+    """The workload in a dtype of 8 bits with scales of this granularity."""
+    return replace(workload, dtype=dtype, scale=scale, technique="int8" if dtype == INT8 else "fp8")
 
 
 def scaling_for(workload: Workload) -> int:
@@ -47,13 +53,19 @@ def scaling_for(workload: Workload) -> int:
 
 def refusal(workload: Workload, provider: str) -> str | None:
     """Why the dtype, scales and sizes of a matmul cannot be run by a provider; None where they can."""
+    dtype, scale = workload.dtype, workload.scale
+    if dtype not in SCALED:
+        return f"{dtype} takes no scales, got {scale}" if scale else None
+    if scale not in SCALED[dtype]:
+        return f"{dtype} needs scales per {', '.join(SCALED[dtype])}, got {scale or 'none'}"
+    return _refused_by_torch(workload) if provider.startswith("torch") else None
+
+
+def _refused_by_torch(workload: Workload) -> str | None:
     M, N, K = (workload.axes[axis] for axis in "MNK")
-    if workload.dtype != E4M3:
-        return f"{workload.dtype} takes no scales, got {workload.scale}" if workload.scale else None
-    if workload.scale not in TILES:
-        return f"float8_e4m3fn needs scales per {', '.join(TILES)}, got {workload.scale or 'none'}"
-    if not provider.startswith("torch"):
-        return None
+    if workload.dtype == INT8:
+        told = f"torch._int_mm wants N and K in whole {INT_PIECE} and M over {INT_ROWS}, got M={M}, N={N}, K={K}"
+        return told if N % INT_PIECE or K % INT_PIECE or M <= INT_ROWS else None
     if N % CUBLAS_PIECE or K % CUBLAS_PIECE:
         return f"torch._scaled_mm wants N and K in whole {CUBLAS_PIECE}, got N={N}, K={K}"
     if workload.scale == "block128" and (M % CUBLAS_ROWS or K % CUBLAS_DEPTH):
@@ -72,14 +84,14 @@ def scaled_operands(
     M, N, K = (workload.axes[axis] for axis in "MNK")
     if workload.scale not in TILES:
         raise ValueError(refusal(workload, "triton"))
-    draw, (tile_x, tile_w) = Sampler(device, seed), TILES[workload.scale]
-    x, x_scale = _stored(draw.normal((M, K), torch.bfloat16), *tile_x)
-    w, w_scale = _stored(draw.normal((N, K), torch.bfloat16), *tile_w)
+    draw, dtype, (tile_x, tile_w) = Sampler(device, seed), torch_dtype(workload.dtype), TILES[workload.scale]
+    x, x_scale = _stored(draw.normal((M, K), torch.bfloat16), dtype, *tile_x)
+    w, w_scale = _stored(draw.normal((N, K), torch.bfloat16), dtype, *tile_w)
     return x, x_scale.t().contiguous().t(), w, w_scale
 
 
-def _stored(values: torch.Tensor, rows: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
-    stored, scales = quantised_in_tiles(values, rows, columns, torch_dtype(E4M3))
+def _stored(values: torch.Tensor, dtype: torch.dtype, rows: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
+    stored, scales = quantised_in_tiles(values, rows, columns, dtype)
     places = sum(torch.meshgrid(*(torch.arange(size, device=values.device) for size in scales.shape), indexing="ij"))
     sizes = torch.tensor(MAGNITUDES, device=values.device)
     return stored, scales * sizes[places % len(sizes)]
@@ -91,9 +103,15 @@ def scaled_reference(x: torch.Tensor, x_scale: torch.Tensor, w: torch.Tensor, w_
 
 
 def scaled_eager(x: torch.Tensor, x_scale: torch.Tensor, w: torch.Tensor, w_scale: torch.Tensor) -> torch.Tensor:
-    """[M, N] bfloat16: dequantised, multiplied and added in float32, and rounded once."""
+    """[M, N] bfloat16: dequantised, multiplied and added in float32, and rounded once; int8 sums are exact."""
+    if x.dtype == torch.int8:
+        return _with_scales(x.double() @ w.double().t(), x_scale, w_scale)
     out = _values(x, x_scale, torch.float32) @ _values(w, w_scale, torch.float32).t()
     return out.to(torch_dtype(OUT))
+
+
+def _with_scales(sums: torch.Tensor, x_scale: torch.Tensor, w_scale: torch.Tensor) -> torch.Tensor:
+    return (sums.float() * x_scale * w_scale.t()).to(torch_dtype(OUT))
 
 
 def _values(stored: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -103,11 +121,15 @@ def _values(stored: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype) -> t
 def scaled_mm_torch(x: torch.Tensor, x_scale: torch.Tensor, w: torch.Tensor, w_scale: torch.Tensor) -> torch.Tensor:
     """`torch._scaled_mm`, which knows the granularity by the scales' shapes: cuBLAS or CUTLASS on CUDA.
 
+    Of int8 `torch._int_mm`, whose int32 sums are scaled by launches of their own: torch has no fused one.
+
     Accumulation is the accurate one (`use_fast_accum` off). Sums of blocks: cuBLAS 12.9 and newer, on sm_90.
 
     Raises:
         UnsupportedError: a GPU before sm_89, or scales of blocks on another device than sm_90.
     """
+    if x.dtype == torch.int8:
+        return _with_scales(torch._int_mm(x, w.t()), x_scale, w_scale)
     major, minor = torch.cuda.get_device_capability(x.device) if x.device.type == "cuda" else (0, 0)
     if major:
         check_arch(x.dtype, 10 * major + minor)
@@ -121,7 +143,7 @@ def scaled_matmul_work(workload: Workload) -> Work:
     M, N, K = (workload.axes[axis] for axis in "MNK")
     tiles = zip((M, N), TILES[workload.scale], strict=True)
     scales = sum(-(-R // (rows or R)) * -(-K // (columns or K)) for R, (rows, columns) in tiles)
-    return matmul_work(M, N, K, dtype=E4M3, out_dtype=OUT, extra_bytes=4 * scales)
+    return matmul_work(M, N, K, dtype=workload.dtype, out_dtype=OUT, extra_bytes=4 * scales)
 
 
 def sampled_channels(
