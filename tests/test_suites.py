@@ -145,7 +145,8 @@ def test_full_contains_standard_and_every_technique_asked_of_it() -> None:
     assert {1, 2, 4, 8, 16} == {w.axes["q_len"] for w in decode}
     assert {1, 32} <= {w.axes["kv_heads"] for w in decode if w.axes["q_heads"] == 32}
     assert any(w.kv_lens for w in decode)
-    assert {w.dtype for w in full["matmul"]} == {"bfloat16", "float16", "tfloat32", "float32", "float8_e4m3fn"}
+    eight_bits = {"float8_e4m3fn", "int8"}
+    assert {w.dtype for w in full["matmul"]} == {"bfloat16", "float16", "tfloat32", "float32"} | eight_bits
 
 
 def test_kv_bytes_and_their_limit() -> None:

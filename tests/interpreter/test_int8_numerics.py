@@ -36,8 +36,8 @@ def ask(
         for form in (None, *FORMS):
             answers[f"few rows {form}"] = matmul_decode(x, w, x_scale=x_scale, w_scale=w_scale, config=form)
         answers["eager"] = scaled_eager(x, x_scale, w, w_scale)
-    # Outside: on a CPU _int_mm reads what its output held before.
-    answers["torch"] = scaled_mm_torch(x.contiguous(), x_scale, w.contiguous(), w_scale)
+    if x.shape[1] % 8 == 0:  # of K = 1 torch 2.13 returns what its output held before
+        answers["torch"] = scaled_mm_torch(x.contiguous(), x_scale, w.contiguous(), w_scale)
     assert all(out.dtype == torch.bfloat16 for out in answers.values())
     return answers
 
@@ -75,9 +75,10 @@ def test_each_row_and_each_column_has_its_own_scale(K: int) -> None:
 
 def test_strided_operands_give_what_contiguous_ones_give() -> None:
     draw = torch.Generator().manual_seed(1)
-    x = torch.randint(-128, 128, (9, 48), generator=draw, dtype=torch.int8)
-    w = torch.randint(-128, 128, (24, 48), generator=draw, dtype=torch.int8)
-    wanted = (x.long() @ w.long().t()).float().to(torch.bfloat16).float()
+    x = torch.randint(-2, 3, (9, 48), generator=draw, dtype=torch.int8)
+    w = torch.randint(-2, 3, (24, 48), generator=draw, dtype=torch.int8)
+    wanted = (x.long() @ w.long().t()).float()
+    assert wanted.abs().max() <= 256, "bfloat16 numbers"
     all_give(ask(surrounded(x, 16), surrounded(w, 16)), wanted)
     all_give({"fast M": matmul(x.t().contiguous().t(), w.t(), a_scale=ONE, b_scale=ONE)}, wanted)
 
