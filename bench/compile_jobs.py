@@ -24,7 +24,8 @@ from bench.launched import ENGAGED
 from bench.op_file import load_ops
 from bench.ttgir import deepest_buffer, loops_of
 from kernels.attention_variants import variant_of
-from kernels.quantised_cache import least_arch, quantised_kv
+from kernels.quantisation import least_arch
+from kernels.quantised_cache import quantised_kv
 from kernels.registry import OPS, op_named
 from kernels.spec import Op, Workload
 
@@ -46,6 +47,7 @@ SIZES: Mapping[str, tuple[Mapping[str, int], ...]] = {
         *({"M": M, "N": ALIGNED, "K": ALIGNED} for M in (1, 16, 64)),
         *({"M": M, "N": RAGGED, "K": RAGGED} for M in (1, 16, 64)),
     ),
+    "quantise_fp8": ({"M": 4096, "K": ALIGNED},),
     "attention_prefill": (
         *({"q_len": 4096, "head_dim": head_dim} for head_dim in (64, 80, 128, 256)),
         *({"q_len": 4096, **variant} for variant in VARIANTS),
@@ -87,6 +89,12 @@ SIZES: Mapping[str, tuple[Mapping[str, int], ...]] = {
     "kv_append": tuple({"batch": 64, "kv_len": 8192, "head_dim": head_dim} for head_dim in (80, 128)),
 }
 """Op -> sizes of one workload a bucket. An op that is not here is compiled for its check workloads."""
+SCALED: Mapping[str, tuple[str, ...]] = {
+    "matmul": ("block128",),
+    "matmul_decode": ("block128",),
+    "quantise_fp8": ("tensor", "block128"),
+}
+"""Op -> granularities of scales that choose other code than the usual ones."""
 STORED: Mapping[str, tuple[tuple[str, str], ...]] = {
     "attention_decode": (("float8_e4m3fn", "head"), ("int8", "head")),
 }
@@ -123,13 +131,15 @@ def buckets(op: Op) -> list[Workload]:
         for workload in (op.describe_axes(defaults | dict(sizes), dtype, ("of a shape bucket",)),)
         if not op.unsupported(workload, PROVIDER)
     ]
+    other = [dataclasses.replace(w, scale=scale) for scale in SCALED.get(op.name, ()) for w in plain if w.scale]
+    scaled = [w for w in other if not op.unsupported(w, PROVIDER)]
     stored = [
         quantised_kv(workload, *how)
         for how in STORED.get(op.name, ())
         for workload in plain
         if workload.dtype == op.dtypes[0] and not variant_of(workload.axes)
     ]
-    return plain + stored
+    return plain + scaled + stored
 
 
 def jobs(ops: Sequence[Op], archs: Sequence[int], op_files: Sequence[Path] = ()) -> list[Job]:

@@ -19,7 +19,7 @@ from typing import Any
 from bench.case import Case
 from bench.compile import LIMITS, Limits, compile_driver, compile_named
 from bench.gpu_plan import standard_cases
-from kernels.quantised_cache import least_arch
+from kernels.quantisation import least_arch
 from kernels.registry import OPS
 from kernels.spec import Workload
 

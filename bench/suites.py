@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from bench.case import Case, merged
 from bench.technique_suite import techniques
 from kernels.attention_layers import attention_decode_workloads, attention_prefill_workloads
 from kernels.models import MODELS, Model, matmul_workloads, model_named, tp_sizes
-from kernels.spec import DECODE_ROWS, Op, Workload, dtype_named
+from kernels.spec import DECODE_ROWS, Op, Workload, dtype_named, stored_as
 from kernels.work import MLA_LATENT, MLA_ROPE, storage_bytes
 
 ByOp = dict[str, list[Workload]]
@@ -62,7 +63,7 @@ def suite_workloads(name: str) -> ByOp:
     * quick: Llama-3.1-8B shapes, two to four minutes on two CPU cores.
     * standard: Llama-3.1-8B and 70B on one GPU, bfloat16. A decode whose keys and values pass `KV_LIMIT_BYTES`
       (64 GB) is left out: see `fits_kv_limit`.
-    * techniques: every attention technique of LLM serving, at shapes of Llama-3.1 and DeepSeek-V3.
+    * techniques: every technique of LLM serving, at shapes of Llama-3.1 and DeepSeek-V3.
     * full: standard, techniques, every model at TP 1, 2, 4 and 8 where it divides (fewer sizes each), and variants of
       dtype, heads, mask and lengths that no listed model has.
 
@@ -111,15 +112,22 @@ def question_workloads(
         if axis not in sets and default is None:
             raise ValueError(f"{op.name} needs a size for axis {axis!r}; its axes: {', '.join(op.axes)}")
         sizes.append(sets[axis] if axis in sets or default is None else (default,))
-    full_names = [dtype_named(dtype) for dtype in dtypes]
-    for dtype in full_names:
-        if dtype not in op.dtypes:
-            raise ValueError(f"{op.name} has no dtype {dtype!r}; it has: {', '.join(op.dtypes)}")
     return merged(
-        op.describe_axes(dict(zip(op.axes, combination, strict=True)), dtype, source)
-        for dtype in full_names
+        replace(op.describe_axes(dict(zip(op.axes, combination, strict=True)), dtype, source), **fields)
+        for dtype, fields in [_storage(op, name) for name in dtypes]
         for combination in itertools.product(*sizes)
     )
+
+
+def _storage(op: Op, name: str) -> tuple[str, dict[str, Any]]:
+    """The compute dtype, and what else of a workload a dtype means as case ids spell it."""
+    fields = stored_as(name)
+    dtype = fields.pop("dtype")
+    if dtype not in op.dtypes:
+        raise ValueError(f"{op.name} has no dtype {dtype!r}; it has: {', '.join(op.dtypes)}")
+    if "kv_dtype" in fields and "k_scale" not in op.roles:
+        raise ValueError(f"{op.name} takes no {fields['kv_dtype']} KV cache")
+    return dtype, fields | ({"technique": "quantised_kv"} if "kv_dtype" in fields else {})
 
 
 def kv_bytes(workload: Workload) -> int:

@@ -1,4 +1,4 @@
-"""Suite `techniques`: every attention technique of LLM serving at the sizes that tell what it buys.
+"""Suite `techniques`: every technique of LLM serving at the sizes that tell what it buys.
 
 Leaves what a technique means for a model to `kernels.techniques`, and the other suites to `bench.suites`.
 """
@@ -12,6 +12,7 @@ from kernels.cache_reuse import chunked_workloads, drafted_workloads, shared_pre
 from kernels.continuous import prompt_workloads, step_workloads
 from kernels.latent_attention import mla_decode_workloads, mla_prefill_workloads
 from kernels.models import Model, model_named
+from kernels.quantised_matmuls import quantise_workloads, w8a8_workloads
 from kernels.quantised_workloads import quantised_decode_workloads
 from kernels.spec import Workload
 from kernels.techniques import (
@@ -72,12 +73,27 @@ WINDOWED = {"gemma-3-27b": (8192, 32768), "gemma-2-27b": (8192,), "gpt-oss-120b"
 """Models with windows, caps on logits and sinks -> lengths of prompts and caches."""
 WINDOWED_BATCHES = (1, 64)
 
+BATCHED, PROMPT_ROWS = (1, 16, 64, 256), 4096
+MLP, LAYER = ("gate_up_proj", "down_proj"), ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
+E4M3, INT8 = "float8_e4m3fn", "int8"
+W8A8: tuple[tuple[str, int, tuple[int, ...], str, str, tuple[str, ...]], ...] = (
+    ("llama-3.1-70b", 1, BATCHED, E4M3, "token", LAYER),
+    ("llama-3.1-70b", 1, (PROMPT_ROWS,), E4M3, "token", MLP),
+    ("llama-3.1-70b", 8, (16, PROMPT_ROWS), E4M3, "token", MLP),
+    ("llama-3.1-70b", 1, (16, PROMPT_ROWS), E4M3, "tensor", MLP[:1]),
+    ("deepseek-v3", 8, (16, PROMPT_ROWS), E4M3, "block128", ("o_proj", "gate_up_proj")),
+    ("llama-3.1-70b", 1, (*BATCHED, PROMPT_ROWS), INT8, "token", MLP),
+)
+"""Model, tensor parallel size, rows, dtype, granularity of scales, projections."""
+QUANTISED_FOR = (("llama-3.1-70b", ("tensor", "token")), ("deepseek-v3", ("block128",)))
+
 
 def techniques() -> list[dict[str, list[Workload]]]:
     """Op name -> workloads, in parts; a key may come twice."""
     return [
         *(_of_model(model_named(name)) for name in MODELS),
         *_reuse(model_named(REUSING)),
+        *_eight_bits(),
         *(_quantised(model_named(QUANTISED), tp) for tp in STORED),
         *(part for tp in LATENT_TPS for part in _latent(model_named(LATENT), tp)),
         *(
@@ -131,3 +147,11 @@ def _latent(model: Model, tp: int) -> list[dict[str, list[Workload]]]:
     ]
     prefill = mla_prefill_workloads(model, tp, EXPANDED_PROMPTS, DTYPE)
     return [{"attention_mla_decode": decode}, {"attention_prefill": prefill}]
+
+
+def _eight_bits() -> list[dict[str, list[Workload]]]:
+    projections = [
+        w8a8_workloads(model_named(name), tp, rows, dtype, scale, only) for name, tp, rows, dtype, scale, only in W8A8
+    ]
+    fed = [quantise_workloads(model_named(name), (16, PROMPT_ROWS), scales, DTYPE) for name, scales in QUANTISED_FOR]
+    return [*projections, *({"quantise_fp8": workloads} for workloads in fed)]

@@ -39,18 +39,29 @@ PARTIAL = "float32"
 def matmul_launch(grid: Any, kernel: Any, args: Arguments) -> Declared:
     """Of a kernel of op matmul: operands a, b, c; M, N, K."""
     M, N, K = (args[axis] for axis in "MNK")
-    work = matmul_work(M, N, K, dtype=_dtype(args["a"]))
+    out_dtype, scales = _dtype(args["c"]), _scale_bytes(args["a_scale"], args["b_scale"])
+    work = matmul_work(M, N, K, dtype=_dtype(args["a"]), out_dtype=out_dtype, extra_bytes=scales)
     return _declared(kernel, f"M={M},N={N},K={K}", work, args["a"])
 
 
 def matmul_decode_launch(grid: Any, kernel: Any, args: Arguments) -> Declared:
     """Of the first kernel of op matmul_decode: x, w, y, partial; N, K, and M but for one row."""
     M, N, K, splits = args.get("M", 1), args["N"], args["K"], args["splits"]
-    written: dict[str, Any] = {}
+    out_dtype, more = _dtype(args["y"]), _scale_bytes(args.get("x_scale"), args.get("w_scale"))
     if args["SPLIT"]:
-        written = {"out_dtype": PARTIAL, "extra_bytes": storage_bytes((splits - 1) * M * N, PARTIAL)}
-    work = matmul_work(M, N, K, dtype=_dtype(args["x"]), **written)
+        out_dtype, more = PARTIAL, more + storage_bytes((splits - 1) * M * N, PARTIAL)
+    work = matmul_work(M, N, K, dtype=_dtype(args["x"]), out_dtype=out_dtype, extra_bytes=more)
     return _declared(kernel, f"M={M},N={N},K={K},splits={splits}", work, args["x"])
+
+
+def quantise_launch(grid: Any, kernel: Any, args: Arguments) -> Declared:
+    """Of a kernel of op quantise_fp8: x, stored and scales once; no FLOPs."""
+    moved = sum(args[name].numel() * args[name].element_size() for name in ("x", "stored", "scales"))
+    return _declared(kernel, f"M={args['M']},K={args['K']}", Work(flops=0, bytes=moved), args["x"])
+
+
+def _scale_bytes(*scales: torch.Tensor | None) -> int:
+    return sum(4 * scale.numel() for scale in scales if scale is not None)
 
 
 def attention_prefill_launch(grid: Any, kernel: Any, args: Arguments) -> Declared:

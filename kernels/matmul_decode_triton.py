@@ -13,8 +13,6 @@ partial and a second kernel adds them in a fixed order: no atomics, the same bit
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import torch
 import triton
 import triton.language as tl
@@ -22,118 +20,28 @@ from triton.language.extra import cuda
 
 from kernels.launch import OPTIONS, sm_count, target_arch
 from kernels.launch_work import matmul_decode_launch, merge_launch
-from kernels.pieces import MOST_BYTES, in_pieces, row_piece
+from kernels.matmul_decode_configs import MOST_ROWS, Config, by_rule, is_ragged, row_class, splits_for
+from kernels.pieces import in_pieces, row_piece
+from kernels.quantisation import check_arch
+from kernels.scaled_products import block_scales, promotes, scale_strides, scaled, scaling_of, sum_dtype
 from kernels.tuned import Bucket, Table, dtype_name, tuned_first
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
-    """Launch parameters.
-
-    Attributes:
-        form: gemv, tile or swap.
-        block_n, block_k: weights of a tile.
-        num_warps, num_stages: of the compiler.
-        ctas_per_sm: programs that an SM holds; the split rule fills them.
-        splits: programs that share K; 0 lets `splits_for` decide.
-        pdl: launch the reduction early, to wait inside for the first kernel (programmatic dependent launch).
-    """
-
-    form: str
-    block_n: int
-    block_k: int
-    num_warps: int = 4
-    num_stages: int = 4
-    ctas_per_sm: int = 2
-    splits: int = 0
-    pdl: bool = False
-
-
-ONE_ROW = (
-    Config(form="tile", block_n=64, block_k=128, num_stages=5, ctas_per_sm=2),
-    Config(form="gemv", block_n=8, block_k=1024, num_stages=2, ctas_per_sm=4),
-    Config(form="gemv", block_n=16, block_k=512, num_stages=2, ctas_per_sm=4),
-    Config(form="tile", block_n=64, block_k=128, num_stages=5, ctas_per_sm=2, pdl=True),
-)
-FEW_ROWS = (
-    Config(form="tile", block_n=64, block_k=128, num_stages=5, ctas_per_sm=2),
-    Config(form="tile", block_n=128, block_k=128, num_stages=4, ctas_per_sm=1),
-    Config(form="swap", block_n=64, block_k=128, num_stages=4, ctas_per_sm=2),
-)
-MANY_ROWS = (
-    Config(form="swap", block_n=64, block_k=128, num_stages=4, ctas_per_sm=1),
-    Config(form="tile", block_n=64, block_k=128, num_stages=4, ctas_per_sm=1),
-)
-WIDE = Config(form="tile", block_n=128, block_k=128, num_stages=4, ctas_per_sm=1)
-"""On sm_90: fewest instructions per weight, with 128 KiB of buffers on every SM that has a program."""
-HOPPER = {
-    1: (WIDE, *ONE_ROW[1:3], replace(WIDE, pdl=True), ONE_ROW[0]),
-    16: (WIDE, replace(WIDE, form="swap"), FEW_ROWS[0], FEW_ROWS[2]),
-    64: (WIDE, replace(WIDE, form="swap"), MANY_ROWS[0], MANY_ROWS[1]),
-}
-RAGGED = (
-    Config(form="tile", block_n=64, block_k=64, num_stages=5, ctas_per_sm=2),
-    Config(form="tile", block_n=64, block_k=128, num_warps=8, num_stages=4, ctas_per_sm=1),
-)
-"""Where rows are no whole pieces of 16 bytes: many addresses a thread, so small tiles."""
-BLACKWELL = (
-    Config(form="tile", block_n=64, block_k=128, num_warps=8, num_stages=4, ctas_per_sm=1),
-    Config(form="swap", block_n=64, block_k=64, num_stages=4, ctas_per_sm=2),
-)
-"""sm_100: what keeps its registers there for every number of rows."""
-FLOAT32 = (Config(form="tile", block_n=32, block_k=32, num_warps=8, num_stages=4, ctas_per_sm=2),)
-FLOAT32_ONE_ROW = (Config(form="gemv", block_n=8, block_k=512, num_stages=2, ctas_per_sm=4), *FLOAT32)
 TUNED: Table[Config] = {}
 """What `bench tune` found: (device, Triton's version) -> bucket, as `bucket_of` gives it -> configuration."""
-FEW, MOST_ROWS, MAX_SPLITS = 16, 64, 16
-REDUCE_STEPS = 2
-"""What a second kernel and its partials cost, in steps of one split's walk; only ranks numbers of splits."""
 REDUCE_BLOCK = 1024
 
 
-def is_ragged(K: int, dtype: torch.dtype) -> bool:
-    """Whether rows of K elements are no whole pieces of 16 bytes, so that loads are narrow."""
-    return K * dtype.itemsize % MOST_BYTES != 0
+def bucket_of(M: int, K: int, dtype: torch.dtype, allow_tf32: bool, scaling: int = 0) -> Bucket:
+    """What the choice of a configuration depends on: dtype and scales; one row, up to 16 or up to 64; narrow loads."""
+    kind = ("", " scaled by row", " scaled by block")[scaling]
+    return (dtype_name(dtype, allow_tf32) + kind, row_class(M), *(("ragged",) if is_ragged(K, dtype) else ()))
 
 
-def bucket_of(M: int, K: int, dtype: torch.dtype, allow_tf32: bool) -> Bucket:
-    """What the choice of a configuration depends on: dtype; one row, up to 16 or up to 64; and narrow loads."""
-    return (dtype_name(dtype, allow_tf32), _row_class(M), *(("ragged",) if is_ragged(K, dtype) else ()))
-
-
-def _row_class(M: int) -> int:
-    return 1 if M == 1 else FEW if M <= FEW else MOST_ROWS
-
-
-def configs_for(M: int, K: int, dtype: torch.dtype, arch: int, allow_tf32: bool = False) -> tuple[Config, ...]:
+def configs_for(
+    M: int, K: int, dtype: torch.dtype, arch: int, allow_tf32: bool = False, scaling: int = 0
+) -> tuple[Config, ...]:
     """The configurations for a number and a length of rows, the default first."""
-    return tuned_first(TUNED, bucket_of(M, K, dtype, allow_tf32), _by_rule(M, K, dtype, arch), arch)
-
-
-def _by_rule(M: int, K: int, dtype: torch.dtype, arch: int) -> tuple[Config, ...]:
-    if dtype == torch.float32:
-        return FLOAT32_ONE_ROW if M == 1 else FLOAT32
-    if is_ragged(K, dtype):
-        return (*RAGGED, *ONE_ROW[1:3]) if M == 1 else RAGGED
-    by_rows = HOPPER if arch >= 90 else {1: ONE_ROW, FEW: FEW_ROWS, MOST_ROWS: MANY_ROWS}
-    return BLACKWELL if arch >= 100 else by_rows[_row_class(M)]
-
-
-def splits_for(N: int, K: int, config: Config, sms: int) -> int:
-    """Over how many programs K is shared: the number whose slowest SM is done first.
-
-    Whole waves of programs over the slots of the machine, each as many steps long as its share of K. Ties go to fewer
-    splits; a reduction costs REDUCE_STEPS.
-    """
-    if config.splits:
-        return config.splits
-    tiles, steps = triton.cdiv(N, config.block_n), max(1, triton.cdiv(K, config.block_k))
-    slots = sms * config.ctas_per_sm
-
-    def cost(splits: int) -> float:
-        return float(triton.cdiv(tiles * splits, slots) * triton.cdiv(steps, splits) + (splits > 1) * REDUCE_STEPS)
-
-    return min(range(1, min(steps, MAX_SPLITS) + 1), key=cost)
+    return tuned_first(TUNED, bucket_of(M, K, dtype, allow_tf32, scaling), by_rule(M, K, dtype, arch, scaling), arch)
 
 
 @triton.jit
@@ -157,6 +65,8 @@ def _store(
 @triton.jit(launch_metadata=matmul_decode_launch)
 def _matmul_decode_kernel(
     x, w, y, partial, M, N, K, splits, stride_xm, stride_xk, stride_wn, stride_wk, stride_ym, stride_yn,
+    x_scale, w_scale, stride_sxm, stride_sxk, stride_swn, stride_swk, SCALING: tl.constexpr, PROMOTE: tl.constexpr,
+    SUM: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SWAP: tl.constexpr, SPLIT: tl.constexpr,
     EVEN_K: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
@@ -175,7 +85,7 @@ def _matmul_decode_kernel(
     w_rows = w + columns.to(tl.int64)[:, None] * stride_wn
     x_inside = (rows < M)[:, None]
     w_inside = (columns < N)[:, None]
-    acc = tl.zeros((BLOCK_N, BLOCK_M) if SWAP else (BLOCK_M, BLOCK_N), tl.float32)
+    acc = tl.zeros((BLOCK_N, BLOCK_M) if SWAP else (BLOCK_M, BLOCK_N), SUM)
     for k in range(lo, hi, BLOCK_K):
         depth = (k + ks).to(tl.int64)[None, :]
         if EVEN_K:
@@ -185,10 +95,23 @@ def _matmul_decode_kernel(
             left = (k + ks < K)[None, :]
             x_tile = tl.load(x_rows + depth * stride_xk, mask=x_inside & left, other=0.0)
             w_tile = tl.load(w_rows + depth * stride_wk, mask=w_inside & left, other=0.0)
-        if SWAP:
-            acc = tl.dot(w_tile, x_tile.T, acc, input_precision=PRECISION)
+        if PROMOTE:
+            product = tl.dot(w_tile, x_tile.T) if SWAP else tl.dot(x_tile, w_tile.T)
+            if SCALING == 2:
+                of_rows = block_scales(
+                    x_scale, w_scale, rows, (program // splits) * BLOCK_N, k, M,
+                    stride_sxm, stride_sxk, stride_swn, stride_swk)
+                product *= of_rows[None, :] if SWAP else of_rows[:, None]
+            acc += product
+        elif SWAP:
+            acc = tl.dot(w_tile, x_tile.T, acc, input_precision=PRECISION, out_dtype=SUM)
         else:
-            acc = tl.dot(x_tile, w_tile.T, acc, input_precision=PRECISION)
+            acc = tl.dot(x_tile, w_tile.T, acc, input_precision=PRECISION, out_dtype=SUM)
+    if SCALING == 1:
+        if SWAP:
+            acc = scaled(acc, w_scale, x_scale, columns, rows, N, M, stride_swn, stride_sxm)
+        else:
+            acc = scaled(acc, x_scale, w_scale, rows, columns, M, N, stride_sxm, stride_swn)
     if PDL:
         cuda.gdc_launch_dependents()
     _store(acc, y, partial, rows, columns, split, M, N, stride_ym, stride_yn, SWAP, SPLIT)
@@ -246,36 +169,52 @@ def _reduce_kernel(partial, y, size, splits, BLOCK: tl.constexpr, PDL: tl.conste
 
 
 def matmul_decode(
-    x: torch.Tensor, w: torch.Tensor, *, allow_tf32: bool = False, config: Config | None = None
+    x: torch.Tensor,
+    w: torch.Tensor,
+    *,
+    x_scale: torch.Tensor | None = None,
+    w_scale: torch.Tensor | None = None,
+    allow_tf32: bool = False,
+    config: Config | None = None,
 ) -> torch.Tensor:
     """Y = X @ W^T for few rows by the Triton kernels.
 
     Args:
-        x: [M, K] bfloat16, float16 or float32, M up to 64, any strides.
+        x: [M, K] bfloat16, float16, float32, float8_e4m3fn or int8, M up to 64, any strides.
         w: [N, K] of the same dtype, any strides.
+        x_scale: float32, for 8 bits alone: [1, 1], [M, 1], or [M, K / 128] beside w_scale [N / 128, K / 128].
+        w_scale: float32 [1, 1], [N, 1] or of blocks.
         allow_tf32: multiply float32 in TF32.
         config: launch parameters; the first of `configs_for` when None.
 
     Returns:
-        [M, N] of the same dtype, contiguous.
+        [M, N] of the same dtype, contiguous; bfloat16 of 8 bits.
 
     Raises:
-        ValueError: shapes or dtypes that do not fit together, more than 64 rows, or gemv for several.
+        ValueError: shapes or dtypes that do not fit together, more than 64 rows, or gemv for several
+            or for 8 bits.
+        UnsupportedError: float8_e4m3fn on a GPU before sm_89.
     """
     if x.ndim != 2 or w.ndim != 2 or x.shape[1] != w.shape[1] or x.dtype != w.dtype or x.shape[0] > MOST_ROWS:
         told = " and ".join(f"{list(given.shape)} {given.dtype}" for given in (x, w))
         raise ValueError(f"wanted x [M, K], M up to {MOST_ROWS}, and w [N, K] of one dtype, got {told}")
     (M, K), N = x.shape, w.shape[0]
-    config = config or configs_for(M, K, x.dtype, target_arch(), allow_tf32)[0]
-    if config.form == "gemv" and M != 1:
-        raise ValueError(f"{config} is for one row, got M={M}")
-    y = torch.empty((M, N), dtype=x.dtype, device=x.device)
+    check_arch(x.dtype, target_arch())
+    scaling = scaling_of(x, x_scale, w, w_scale)
+    config = config or configs_for(M, K, x.dtype, target_arch(), allow_tf32, scaling)[0]
+    if config.form == "gemv" and (M != 1 or scaling):
+        raise ValueError(f"{config} is for one row without scales, got M={M} of {x.dtype}")
+    y = torch.empty((M, N), dtype=torch.bfloat16 if scaling else x.dtype, device=x.device)
     if M * N:
-        _launch(x, w, y, allow_tf32, config, splits_for(N, K, config, sm_count()))
+        scales = (x_scale, w_scale, *scale_strides(x_scale), *scale_strides(w_scale))
+        _launch(x, w, y, scales, scaling, allow_tf32, config, splits_for(N, K, config, sm_count()))
     return y
 
 
-def _launch(x: torch.Tensor, w: torch.Tensor, y: torch.Tensor, allow_tf32: bool, config: Config, splits: int) -> None:
+def _launch(
+    x: torch.Tensor, w: torch.Tensor, y: torch.Tensor, scales: tuple[object, ...], scaling: int, allow_tf32: bool,
+    config: Config, splits: int,
+) -> None:  # fmt: skip
     (M, K), N = x.shape, w.shape[0]
     partial = torch.empty((splits, M, N) if splits > 1 else (0,), dtype=torch.float32, device=x.device)
     options = OPTIONS | ({"launch_pdl": True} if (pdl := config.pdl and splits > 1) else {})
@@ -289,7 +228,8 @@ def _launch(x: torch.Tensor, w: torch.Tensor, y: torch.Tensor, allow_tf32: bool,
         _gemv_kernel[grid](x, w, y, partial, N, K, splits, x.stride(1), *w.stride(), y.stride(1), **shared)
     else:
         _matmul_decode_kernel[grid](
-            x, w, y, partial, M, N, K, splits, *x.stride(), *w.stride(), *y.stride(),
+            x, w, y, partial, M, N, K, splits, *x.stride(), *w.stride(), *y.stride(), *scales, SCALING=scaling,
+            PROMOTE=promotes(x.dtype, scaling, config.fast_accumulation), SUM=sum_dtype(x.dtype),
             BLOCK_M=max(16, triton.next_power_of_2(M)), SWAP=config.form == "swap",
             PRECISION="tf32" if allow_tf32 else "ieee", **shared,
         )  # fmt: skip

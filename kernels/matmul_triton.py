@@ -15,8 +15,6 @@ Bound: arithmetic for M, N, K of a prefill. float32 is exact (no tensor cores); 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
@@ -24,122 +22,32 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.launch import OPTIONS, descriptor, sm_count, target_arch, use_allocator
 from kernels.launch_work import matmul_launch
+from kernels.matmul_configs import Config, ranked
 from kernels.matmul_problem import Problem, has_ragged_rows, problem_of
 from kernels.pieces import in_pieces, row_piece
+from kernels.quantisation import check_arch
+from kernels.scaled_products import block_scales, promotes, scale_strides, scaled, scaling_of, sum_dtype
 from kernels.tuned import Bucket, Table, dtype_name, size_class, tuned
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
-    """Launch parameters.
-
-    Attributes:
-        block_m, block_n, block_k: tile of C, and depth of a step.
-        group_m: rows of tiles that are walked together.
-        num_warps, num_stages: of the compiler.
-        descriptors: "host", "device" (made by the kernel), or "" for pointers.
-        epilogue_subtiles: pieces that C's tile is stored in; 2 halves the shared memory that the store takes.
-        warp_specialize: ask for producer and consumer warps; engages with 4 warps and device-made descriptors.
-    """
-
-    block_m: int
-    block_n: int
-    block_k: int
-    group_m: int = 8
-    num_warps: int = 8
-    num_stages: int = 4
-    descriptors: str = "host"
-    epilogue_subtiles: int = 1
-    warp_specialize: bool = False
-
-
-HALVES = tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 7)
-"""Whether Triton can specialise the warps of a kernel that stores its tile in halves; before 3.7 it fails."""
-SPECIALISED = tuple(
-    Config(
-        block_m=128, block_n=256, block_k=depth, num_warps=4, num_stages=stages, descriptors="device",
-        epilogue_subtiles=1 + HALVES, warp_specialize=True,
-    )
-    for depth, stages in (((128, 2), (64, 4)) if HALVES else ((64, 3),))
-)  # fmt: skip
-HOPPER = (
-    Config(block_m=128, block_n=256, block_k=128, num_stages=2, epilogue_subtiles=2, descriptors="device"),
-    Config(block_m=128, block_n=256, block_k=64, num_stages=4, epilogue_subtiles=2, descriptors="device"),
-    *SPECIALISED,
-    Config(block_m=128, block_n=256, block_k=64, num_stages=4, epilogue_subtiles=2),
-    Config(block_m=256, block_n=128, block_k=64, num_stages=3),
-    Config(block_m=128, block_n=128, block_k=128, num_warps=4, num_stages=3),
-    Config(block_m=128, block_n=128, block_k=64, num_warps=4, num_stages=3, descriptors="device", warp_specialize=True),
-    Config(block_m=128, block_n=128, block_k=64, num_warps=4, num_stages=4),
-    Config(block_m=64, block_n=128, block_k=128, num_warps=4, num_stages=4),
-    Config(block_m=64, block_n=128, block_k=64, num_warps=4, num_stages=5),
-)
-RAGGED = (
-    HOPPER[0],
-    Config(block_m=128, block_n=128, block_k=128, num_warps=4, num_stages=3, epilogue_subtiles=2),
-    Config(block_m=64, block_n=128, block_k=128, num_warps=4, num_stages=4, epilogue_subtiles=2),
-)
-"""Where C is stored by pointers, whose addresses take registers: pieces of a tile that leave room for them."""
-POINTERS = (
-    Config(block_m=128, block_n=128, block_k=32, num_warps=8, num_stages=4, descriptors=""),
-    Config(block_m=64, block_n=64, block_k=32, num_warps=4, num_stages=4, descriptors=""),
-)
-OLDER_RAGGED = (
-    Config(block_m=128, block_n=64, block_k=32, num_warps=8, num_stages=4, descriptors=""),
-    POINTERS[1],
-)
-"""sm_80, N and K ragged: more addresses a thread, which the accumulators of a wider tile leave no registers for."""
-TF32 = (
-    Config(block_m=128, block_n=128, block_k=32, num_warps=8, num_stages=4),
-    Config(block_m=64, block_n=128, block_k=32, num_warps=4, num_stages=4),
-)
-TF32_POINTERS = (Config(block_m=64, block_n=128, block_k=32, num_warps=8, num_stages=3, descriptors=""),)
-EXACT = (Config(block_m=64, block_n=64, block_k=32, num_warps=8, num_stages=2, descriptors=""),)
-EXACT_RAGGED = (Config(block_m=64, block_n=64, block_k=16, num_warps=8, num_stages=2, descriptors=""),)
 TUNED: Table[Config] = {}
 """What `bench tune` found: (device, Triton's version) -> bucket, as `bucket_of` gives it -> configuration."""
 LEAST_CLASS, MOST_CLASS = 64, 8192
 """Sizes from half of the first up to it, and all over the last, are tuned together."""
-TILE_SPEED = {(128, 256): 1.0, (256, 128): 1.0, (128, 128): 0.85, (64, 128): 0.65, (128, 64): 0.65, (64, 64): 0.45}
-"""Rate of a tile relative to the largest, from the share of a step that feeds the tensor cores; only ranks tiles."""
-
-
-def configs_for(problem: Problem) -> tuple[Config, ...]:
-    """The configurations that this kind of problem may use, whatever its sizes."""
-    if problem.dtype == torch.float32:
-        if not problem.allow_tf32:
-            return EXACT_RAGGED if "K" in problem.ragged else EXACT
-        return TF32_POINTERS if problem.refused else TF32
-    if problem.refused:
-        return OLDER_RAGGED if problem.arch < 90 and problem.ragged == "NK" else POINTERS
-    return RAGGED if "N" in problem.ragged else HOPPER
 
 
 def bucket_of(problem: Problem) -> Bucket:
-    """Dtype, path, and the classes of M and N, which make the waves."""
+    """Dtype and kind of scales, path, and the classes of M and N, which make the waves."""
     classes = (size_class(size, LEAST_CLASS, MOST_CLASS) for size in (problem.M, problem.N))
     path = ("pointers" if problem.refused else "descriptors") + (f", ragged {problem.ragged}" if problem.ragged else "")
-    return (dtype_name(problem.dtype, problem.allow_tf32), path, *classes)
+    kind = ("", " scaled by row", " scaled by block")[problem.scaling]
+    return (dtype_name(problem.dtype, problem.allow_tf32) + kind, path, *classes)
 
 
 def config_for(problem: Problem, sms: int) -> Config:
-    """The tuned configuration for a problem, or else the best by the rule of `ranked` that specialises no warps."""
-    usual = (c for c in ranked(problem, sms) if not c.warp_specialize)
+    """The tuned configuration for a problem, or else the best by the rule of `ranked` that specialises no warps and
+    adds in float32: a default has the precision that its user expects."""
+    usual = (c for c in ranked(problem, sms) if not (c.warp_specialize or c.fast_accumulation))
     return tuned(TUNED, bucket_of(problem), problem.arch) or next(usual)
-
-
-def ranked(problem: Problem, sms: int) -> tuple[Config, ...]:
-    """The configurations by when they finish: whole waves of tiles, each as long as its area over its speed.
-
-    Ties go to the earlier entry, so the first of a list is the default for large problems.
-    """
-
-    def cost(config: Config) -> float:
-        tiles = triton.cdiv(problem.M, config.block_m) * triton.cdiv(problem.N, config.block_n)
-        area = config.block_m * config.block_n
-        return float(triton.cdiv(tiles, sms) * area / TILE_SPEED[config.block_m, config.block_n])
-
-    return tuple(sorted(configs_for(problem), key=cost))
 
 
 @triton.jit
@@ -167,6 +75,8 @@ def _store(c, piece, m, n, M, N, stride_cm, BOXES: tl.constexpr):
 @triton.jit(launch_metadata=matmul_launch)
 def _matmul_kernel(
     a, b, c, M, N, K, stride_am, stride_bn, stride_cm,
+    a_scale, b_scale, stride_sam, stride_sak, stride_sbn, stride_sbk, SCALING: tl.constexpr, PROMOTE: tl.constexpr,
+    SUM: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     PROGRAMS: tl.constexpr, ON_HOST: tl.constexpr, C_BOXES: tl.constexpr, SUBTILES: tl.constexpr,
     PRECISION: tl.constexpr, WARP_SPECIALIZE: tl.constexpr,
@@ -186,11 +96,23 @@ def _matmul_kernel(
         row, column = tile_of(tile, tiles_m, tiles_n, GROUP_M)
         m = row * BLOCK_M
         n = column * BLOCK_N
-        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        acc = tl.zeros((BLOCK_M, BLOCK_N), SUM)
         for step in range(k_steps):
             x = a_blocks.load([m, step * BLOCK_K])
             w = b_blocks.load([n, step * BLOCK_K])
-            acc = tl.dot(x, w.T, acc, input_precision=PRECISION)
+            if PROMOTE:
+                product = tl.dot(x, w.T, input_precision=PRECISION)
+                if SCALING == 2:
+                    product *= block_scales(
+                        a_scale, b_scale, m + tl.arange(0, BLOCK_M), n, step * BLOCK_K, M,
+                        stride_sam, stride_sak, stride_sbn, stride_sbk)[:, None]
+                acc += product
+            else:
+                acc = tl.dot(x, w.T, acc, input_precision=PRECISION, out_dtype=SUM)
+        if SCALING == 1:
+            acc = scaled(
+                acc, a_scale, b_scale, m + tl.arange(0, BLOCK_M), n + tl.arange(0, BLOCK_N), M, N,
+                stride_sam, stride_sbn)
         if SUBTILES == 2:
             halves = tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1))
             left, right = tl.split(halves)
@@ -203,6 +125,8 @@ def _matmul_kernel(
 @triton.jit(launch_metadata=matmul_launch)
 def _matmul_pointers_kernel(
     a, b, c, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn,
+    a_scale, b_scale, stride_sam, stride_sak, stride_sbn, stride_sbk, SCALING: tl.constexpr, PROMOTE: tl.constexpr,
+    SUM: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     PROGRAMS: tl.constexpr, PRECISION: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
@@ -218,61 +142,86 @@ def _matmul_pointers_kernel(
         ns = column * BLOCK_N + tl.arange(0, BLOCK_N)
         a_rows = a + ms.to(tl.int64)[:, None] * stride_am
         b_columns = b + ns.to(tl.int64)[None, :] * stride_bn
-        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        acc = tl.zeros((BLOCK_M, BLOCK_N), SUM)
         for k in range(0, K, BLOCK_K):
             inside = k + ks < K
             depth = (k + ks).to(tl.int64)
             x = tl.load(a_rows + depth[None, :] * stride_ak, mask=(ms < M)[:, None] & inside[None, :], other=0.0)
             w = tl.load(b_columns + depth[:, None] * stride_bk, mask=inside[:, None] & (ns < N)[None, :], other=0.0)
-            acc = tl.dot(x, w, acc, input_precision=PRECISION)
+            if PROMOTE:
+                product = tl.dot(x, w, input_precision=PRECISION)
+                if SCALING == 2:
+                    product *= block_scales(
+                        a_scale, b_scale, ms, column * BLOCK_N, k, M,
+                        stride_sam, stride_sak, stride_sbn, stride_sbk)[:, None]
+                acc += product
+            else:
+                acc = tl.dot(x, w, acc, input_precision=PRECISION, out_dtype=SUM)
+        if SCALING == 1:
+            acc = scaled(acc, a_scale, b_scale, ms, ns, M, N, stride_sam, stride_sbn)
         out = c + ms.to(tl.int64)[:, None] * stride_cm + ns.to(tl.int64)[None, :] * stride_cn
         tl.store(out, acc.to(c.dtype.element_ty), mask=(ms < M)[:, None] & (ns < N)[None, :])
 
 
-def matmul(a: torch.Tensor, b: torch.Tensor, *, allow_tf32: bool = False, config: Config | None = None) -> torch.Tensor:
+def matmul(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    a_scale: torch.Tensor | None = None,
+    b_scale: torch.Tensor | None = None,
+    allow_tf32: bool = False,
+    config: Config | None = None,
+) -> torch.Tensor:
     """C = A @ B by the Triton kernel.
 
     Args:
-        a: [M, K] bfloat16, float16 or float32, any strides.
+        a: [M, K] bfloat16, float16, float32, float8_e4m3fn or int8, any strides.
         b: [K, N] of the same dtype, any strides; K-major (a linear layer's weight transposed) takes descriptors.
+        a_scale: float32, for 8 bits alone: [1, 1], [M, 1], or [M, K / 128] beside b_scale [K / 128, N / 128].
+        b_scale: float32 [1, 1], [1, N] or of blocks.
         allow_tf32: multiply float32 in TF32.
         config: launch parameters; chosen by `config_for` when None.
 
     Returns:
-        [M, N] of the same dtype, contiguous.
+        [M, N] of the same dtype, contiguous; bfloat16 of 8 bits.
 
     Raises:
         ValueError: shapes or dtypes that do not fit together.
+        UnsupportedError: float8_e4m3fn on a GPU before sm_89.
     """
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0] or a.dtype != b.dtype:
         told = " and ".join(f"{list(given.shape)} {given.dtype}" for given in (a, b))
         raise ValueError(f"wanted a [M, K] and b [K, N] of one dtype, got {told}")
-    (M, K), N, sms = a.shape, b.shape[1], sm_count()
-    problem = problem_of(a, b, target_arch(), allow_tf32)
+    check_arch(a.dtype, target_arch())
+    (M, K), N, sms, w_scale = a.shape, b.shape[1], sm_count(), None if b_scale is None else b_scale.t()
+    problem = problem_of(a, b, target_arch(), allow_tf32, scaling_of(a, a_scale, b.t(), w_scale))
     config = config or config_for(problem, sms)
     if problem.refused and config.descriptors:
         raise ValueError(f"{config} needs descriptors, refused by {problem.refused}")
-    c = torch.empty((M, N), dtype=a.dtype, device=a.device)
+    c = torch.empty((M, N), dtype=problem.out_dtype, device=a.device)
     programs = min(sms, triton.cdiv(M, config.block_m) * triton.cdiv(N, config.block_n))
     if programs == 0:
         return c
+    scales = (a_scale, w_scale, *scale_strides(a_scale), *scale_strides(w_scale))
     shared = {
         "BLOCK_M": config.block_m, "BLOCK_N": config.block_n, "BLOCK_K": config.block_k, "GROUP_M": config.group_m,
-        "PROGRAMS": programs, "PRECISION": "tf32" if allow_tf32 else "ieee",
+        "PROGRAMS": programs, "PRECISION": "tf32" if allow_tf32 else "ieee", "SCALING": problem.scaling,
+        "PROMOTE": promotes(a.dtype, problem.scaling, config.fast_accumulation), "SUM": sum_dtype(a.dtype),
         "num_warps": config.num_warps, "num_stages": config.num_stages, **OPTIONS,
     }  # fmt: skip
     if not config.descriptors:
         _matmul_pointers_kernel[(programs,)](
-            a, b, c, M, N, K, *a.stride(), *b.stride(), *c.stride(), PIECE=row_piece(a, b.t()), **shared
+            a, b, c, M, N, K, *a.stride(), *b.stride(), *c.stride(), *scales, PIECE=row_piece(a, b.t()), **shared
         )
         return c
-    _launch_with_descriptors(a, b.t(), c, config, programs, shared)
+    _launch_with_descriptors(a, b.t(), c, scales, config, programs, shared)
     return c
 
 
 def _launch_with_descriptors(
-    a: torch.Tensor, w: torch.Tensor, c: torch.Tensor, config: Config, programs: int, shared: dict[str, object]
-) -> None:
+    a: torch.Tensor, w: torch.Tensor, c: torch.Tensor, scales: tuple[object, ...], config: Config, programs: int,
+    shared: dict[str, object],
+) -> None:  # fmt: skip
     (m, n, k), width = (config.block_m, config.block_n, config.block_k), config.block_n // config.epilogue_subtiles
     blocks = ((m, k), (n, k), (m, width))
     on_host, boxes = config.descriptors == "host", not has_ragged_rows(c.shape[1], c.dtype)
@@ -282,7 +231,7 @@ def _launch_with_descriptors(
     else:
         use_allocator(a.device)
     _matmul_kernel[(programs,)](
-        *operands, *c.shape, a.shape[1], a.stride(0), w.stride(0), c.stride(0),
+        *operands, *c.shape, a.shape[1], a.stride(0), w.stride(0), c.stride(0), *scales,
         ON_HOST=on_host, C_BOXES=boxes, SUBTILES=config.epilogue_subtiles,
         WARP_SPECIALIZE=config.warp_specialize, **shared,
     )  # fmt: skip

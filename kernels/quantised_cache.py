@@ -12,12 +12,10 @@ from dataclasses import replace
 import torch
 
 from kernels.inputs import torch_dtype
-from kernels.quantisation import LARGEST, dequantised, quantised, scales_of
-from kernels.spec import Inputs, UnsupportedError, Workload
+from kernels.quantisation import LARGEST, check_arch, dequantised, quantised, scales_of
+from kernels.spec import Inputs, Workload
 
 GRANULARITIES = ("tensor", "head")
-FP8_ARCH = 89
-"""The first arch that converts float8_e4m3fn."""
 MAGNITUDES = (1.0, 0.25, 2.0)
 """Of KV heads in turn, where each has a scale of its own: none may pass for another's."""
 ROLES = {"k_scale": "resident", "v_scale": "resident"}
@@ -72,11 +70,6 @@ def scale_of_heads(scale: torch.Tensor, kv_heads: torch.Tensor) -> torch.Tensor:
     return scale if len(scale) == 1 else scale[kv_heads]
 
 
-def least_arch(workload: Workload) -> int:
-    """The first arch whose GPUs can take the cache as it is stored; 0 for all."""
-    return FP8_ARCH if workload.kv_dtype == "float8_e4m3fn" else 0
-
-
 def refusal(workload: Workload, provider: str) -> str | None:
     """Why a provider cannot take the cache as it is stored; None where it can, or the cache is not quantised."""
     stored, scale = workload.kv_dtype, workload.scale
@@ -106,5 +99,4 @@ def check_stored(
         if scale is None or scale.dtype != torch.float32 or scale.shape not in ((1,), (k.shape[-2],)):
             got = None if scale is None else f"{list(scale.shape)} {scale.dtype}"
             raise ValueError(f"wanted {name} float32 [1] or [{k.shape[-2]}], one a KV head, got {got}")
-    if k.dtype == torch.float8_e4m3fn and arch < FP8_ARCH:
-        raise UnsupportedError(f"sm_{arch} converts no float8_e4m3fn, as sm_{FP8_ARCH} and newer do: store int8")
+    check_arch(k.dtype, arch)

@@ -11,6 +11,7 @@ from kernels.spec import Op
 MODULES = (
     "matmul",
     "matmul_decode",
+    "quantise_fp8",
     "attention_prefill",
     "attention_decode",
     "kv_append",

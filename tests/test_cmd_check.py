@@ -182,13 +182,13 @@ def test_interpret_with_a_suite_checks_the_ops_that_the_suite_has(monkeypatch: p
 
     monkeypatch.delenv(interpret.VARIABLE, raising=False)
     monkeypatch.setattr(interpret, "rerun", rerun)
-    assert bench("--suite", "techniques", "--interpret").exit_code == 0
-    assert bench("kv_append", "matmul", "--suite", "techniques", "--interpret").exit_code == 0
+    assert bench("--suite", "smoke", "--interpret").exit_code == 0
+    assert bench("matmul", "kv_append", "--suite", "smoke", "--interpret").exit_code == 0
     ops = [list(takewhile(lambda part: not part.startswith("-"), arguments[1:])) for arguments in asked]
-    assert set(ops[0]) == set(suite_workloads("techniques")) and "matmul" not in ops[0]
-    assert ops[1] == ["kv_append"]
-    refused = bench("matmul", "--suite", "techniques", "--interpret")
-    assert refused.exit_code == 2 and "suite techniques has no case of matmul" in refused.stderr
+    assert set(ops[0]) == set(suite_workloads("smoke")) and "kv_append" not in ops[0]
+    assert ops[1] == ["matmul"]
+    refused = bench("kv_append", "--suite", "smoke", "--interpret")
+    assert refused.exit_code == 2 and "suite smoke has no case of kv_append" in refused.stderr
 
 
 def test_interpret_that_does_not_end_exits_with_4(monkeypatch: pytest.MonkeyPatch) -> None:

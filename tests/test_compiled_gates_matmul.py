@@ -15,7 +15,7 @@ import triton
 from analysis.compiled import Kernel, hot_code, row_of
 from bench.case import Case
 from bench.compile_jobs import outcome_of
-from kernels import matmul_problem, matmul_triton
+from kernels import matmul_configs, matmul_problem
 from kernels.registry import op_named
 
 LEANEST = 0.137
@@ -50,10 +50,10 @@ def test_prefill_is_leaner_than_the_leanest_peer(N: int) -> None:
     assert row["instructions_per_kflop"] < LEANEST and row["ceiling_serial"] >= 0.877
 
 
-@pytest.mark.skipif(not matmul_triton.HALVES, reason="this Triton cannot specialise a kernel that stores in halves")
+@pytest.mark.skipif(not matmul_configs.HALVES, reason="this Triton cannot specialise a kernel that stores in halves")
 def test_specialised_warps_reach_what_a_hand_made_pipeline_would() -> None:
     """At most 0.08 instructions per kFLOP, 0.90 of peak with nothing overlapped, no barrier of the whole block."""
-    deep, usual = matmul_triton.SPECIALISED
+    deep, usual = matmul_configs.SPECIALISED
     row = row_of(kernel_of("matmul", deep, M=8192, N=8192, K=8192))
     assert is_sound(row) and row["cta_barriers_per_iteration"] == 0
     assert row["instructions_per_kflop"] <= 0.08 and row["ceiling_serial"] >= 0.90

@@ -14,7 +14,7 @@ from bench import compile_jobs
 from bench.case import Case
 from bench.compile import LIMITS, REGISTERS, Compiled, compile_case
 from bench.suites import suite_workloads
-from kernels.quantised_cache import least_arch
+from kernels.quantisation import least_arch
 from kernels.registry import OPS, op_named
 from kernels.spec import UnsupportedError
 

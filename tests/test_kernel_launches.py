@@ -14,7 +14,7 @@ from stub_cuda import TRITONS, problems, run_cases
 from bench.case import Case
 from bench.compile import compile_driver
 from bench.suites import suite_cases
-from kernels import matmul_triton
+from kernels import matmul_configs
 from kernels.registry import OPS
 from kernels.spec import Op
 
@@ -48,6 +48,6 @@ def test_every_launch_is_one_that_the_driver_takes(triton: str, part: int) -> No
         others = every_configuration(cases := triton_cases(ops := TRITON_OPS[part::PARTS], SUITES[triton]))
     if triton == "installed":
         assert {case.op.name for case in others} == {op.name for op in ops}
-    else:  # which offers others in their place: see kernels.matmul_triton.HALVES
-        others = [case for case in others if case.config not in matmul_triton.SPECIALISED]
+    else:  # which offers others in their place: see kernels.matmul_configs.HALVES
+        others = [case for case in others if case.config not in matmul_configs.SPECIALISED]
     assert problems(run_cases([*cases, *others], TRITONS[triton])) == []

@@ -13,9 +13,9 @@ from triton.profiler.hooks.launch import LaunchHook
 from bench.case import Case
 from bench.compile import compile_driver
 from kernels import launch_work
+from kernels.matmul_w8a8 import E4M3, with_scales
 from kernels.quantised_cache import quantised_kv
 from kernels.registry import OPS, op_named
-from kernels.spec import Workload
 
 WITH_TRITON = [op for op in OPS if "triton" in op.providers]
 
@@ -40,8 +40,19 @@ def asked(op: str, dtype: str = "bfloat16", kv_lens: tuple[int, ...] = (), **axe
     found = op_named(op)
     sizes = {axis: size for axis, size in found.axes.items() if size is not None} | axes
     described = found.describe_axes(sizes, dtype, ("test",))
-    workload = Workload(axes=described.axes, dtype=dtype, phase=described.phase, kv_lens=kv_lens)
-    return Case(found, "triton", workload)
+    return Case(found, "triton", replace(described, kv_lens=kv_lens))
+
+
+def in_blocks(op: str, M: int, N: int, K: int) -> Case:
+    """An fp8 case with scales of blocks."""
+    case = asked(op, E4M3, M=M, N=N, K=K)
+    return replace(case, workload=with_scales(case.workload, "block128"))
+
+
+def quantising(scale: str) -> Case:
+    """Activations to be quantised with these scales."""
+    case = asked("quantise_fp8", M=70, K=300)
+    return replace(case, workload=replace(case.workload, scale=scale))
 
 
 def quantised(case: Case, kv_dtype: str, scale: str) -> Case:
@@ -58,6 +69,14 @@ ONE_LAUNCH = (
     asked("matmul", "tfloat32", M=512, N=1024, K=512),
     asked("matmul_decode", M=1, N=200_000, K=512),
     asked("matmul_decode", "float32", M=1, N=200_000, K=512),
+    asked("matmul", E4M3, M=512, N=1024, K=512),
+    in_blocks("matmul", M=100, N=300, K=400),
+    asked("matmul", E4M3, M=100, N=99, K=101),
+    asked("matmul_decode", E4M3, M=1, N=200_000, K=512),
+    in_blocks("matmul_decode", M=5, N=200_000, K=400),
+    quantising("token"),
+    quantising("tensor"),
+    quantising("block128"),
     asked("attention_prefill", q_len=512, q_heads=4, kv_heads=2),
     asked("attention_prefill", q_len=100, kv_len=300, causal=0, head_dim=80),
     asked("attention_decode", batch=64, kv_len=512, q_len=2),
@@ -75,7 +94,7 @@ ONE_LAUNCH = (
 def test_a_launch_declares_the_work_of_its_case(case: Case) -> None:
     work = case.op.work(case.workload)
     [told] = launched(case)
-    width = {"bfloat16": 16, "tfloat32": 32, "float32": 32}[case.workload.dtype]
+    width = {"bfloat16": 16, "tfloat32": 32, "float32": 32, E4M3: 8}[case.workload.dtype]
     assert flops(told) == {f"flops{width}": work.flops} and told["bytes"] == work.bytes
     assert told["name"].startswith("_") and "[" in told["name"], "the kernel's name and the sizes"
 
@@ -94,6 +113,8 @@ SPLIT = (
     asked("matmul_decode", M=1, N=4096, K=4096),
     asked("matmul_decode", "float32", M=1, N=512, K=8192),
     asked("matmul_decode", M=16, N=1024, K=8192),
+    asked("matmul_decode", E4M3, M=16, N=1024, K=8192),
+    in_blocks("matmul_decode", M=3, N=1024, K=8192),
     asked("attention_decode", batch=1, kv_len=8192),
     quantised(asked("attention_decode", batch=1, kv_len=8192), "int8", "head"),
     asked("attention_paged_decode", batch=1, kv_len=8192),

@@ -8,10 +8,10 @@ import torch
 
 from bench.compile import compile_driver
 from bench.launched import kernels_launched
-from kernels import matmul, matmul_triton
+from kernels import matmul, matmul_configs, matmul_triton
 
 
-def launch(config: matmul_triton.Config) -> list[dict[str, object]]:
+def launch(config: matmul_configs.Config) -> list[dict[str, object]]:
     workload = matmul.describe_axes({"M": 512, "N": 512, "K": 512}, "bfloat16", ())
     with compile_driver(90), kernels_launched() as kernels:
         matmul_triton.matmul(**matmul.make_inputs(workload, "meta", 0), config=config)
@@ -20,7 +20,7 @@ def launch(config: matmul_triton.Config) -> list[dict[str, object]]:
 
 
 def test_each_kernel_is_told_once_with_what_engaged() -> None:
-    (facts,) = launch(matmul_triton.HOPPER[0])
+    (facts,) = launch(matmul_configs.HOPPER[0])
     assert (facts["name"], facts["num_warps"], facts["num_stages"]) == ("_matmul_kernel", 8, 2)
     assert facts["engaged"] == ["tma", "wgmma"]
     assert len(str(facts["cubin_sha256"])) == 64
@@ -28,7 +28,7 @@ def test_each_kernel_is_told_once_with_what_engaged() -> None:
 
 def test_specialisation_shows_when_it_engaged_and_when_it_was_dropped() -> None:
     """Triton specialises 4 warps into 12 and silently ignores the request at 8."""
-    asked = next(c for c in matmul_triton.HOPPER if c.warp_specialize)
+    asked = next(c for c in matmul_configs.HOPPER if c.warp_specialize)
     (engaged,) = launch(asked)
     assert engaged["num_warps"] == 12 and "warp_specialized" in str(engaged["engaged"])
     (dropped,) = launch(replace(asked, num_warps=8))

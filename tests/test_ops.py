@@ -19,7 +19,6 @@ from bench.check import check_case
 from bench.suites import suite_workloads
 from kernels import attention_decode, attention_prefill, kv_append, matmul, matmul_decode
 from kernels.attention_variants import VARIANT_AXES
-from kernels.quantised_cache import ROLES as SCALES
 from kernels.registry import OPS, ROOF_OPS, op_named
 from kernels.spec import Inputs, Op, UnsupportedError, Workload
 
@@ -46,6 +45,7 @@ def checks() -> list[Any]:
 def sizes_of(op: Op) -> list[Workload]:
     """Check workloads in every dtype of the op, its standard suite, and the ragged batches of the full suite."""
     in_every_dtype = [replace(w, dtype=dtype) for w in op.check_workloads for dtype in op.dtypes]
+    in_every_dtype = [w for w in in_every_dtype if any(not op.unsupported(w, provider) for provider in op.providers)]
     ragged = [w for w in suite_workloads("full").get(op.name, []) if w.kv_lens]
     return [*op.check_workloads, *in_every_dtype, *suite_workloads("standard").get(op.name, []), *ragged]
 
@@ -59,7 +59,8 @@ def tensor_bytes(inputs: Inputs, names: Iterable[str]) -> int:
 
 
 def compulsory_bytes(op: Op, workload: Workload) -> int:
-    """Of the tensors themselves: inputs without tables, keys past a sequence's end left out, and the first output."""
+    """Of the tensors themselves: inputs without tables, keys past a sequence's end left out, and outputs but the
+    log-sum-exp."""
     inputs = op.make_inputs(workload, "meta", 0)
     tensors = [name for name, value in inputs.items() if isinstance(value, torch.Tensor)]
     total: int = tensor_bytes(inputs, (n for n in tensors if n not in (*TABLES, *OUTPUT_BUFFERS, "k", "v")))
@@ -78,8 +79,8 @@ def compulsory_bytes(op: Op, workload: Workload) -> int:
         return total - tensor_bytes(inputs, ["kv_cache"]) + tensor_bytes(inputs, ["kv_new"])
     if "k" not in inputs:
         full_precision = {"allow_tf32": False} if "allow_tf32" in inputs else {}
-        out = tuple_of(op.eager(**inputs | full_precision))[0]
-        return total + out.numel() * out.element_size()
+        outputs = tuple_of(op.eager(**inputs | full_precision))
+        return total + sum(out.numel() * out.element_size() for out in outputs)
     q, v = inputs["q"], inputs["v"]
     total += math.prod((*q.shape[:-1], v.shape[-1])) * q.element_size()
     if "cu_seqlens_k" in inputs:
@@ -189,9 +190,8 @@ def test_roles_and_axes_name_what_is_there(op: Op) -> None:
     for workload in [*op.check_workloads, *suite_workloads("standard").get(op.name, [])]:
         inputs = op.make_inputs(workload, "meta", 0)
         given = {name for name, value in inputs.items() if isinstance(value, torch.Tensor)}
-        absent = {"sinks"} if "sinks" in op.axes and "sinks" not in workload.axes else set()
-        assert set(op.roles) - given == absent | (set() if workload.kv_dtype else set(SCALES) & set(op.roles))
-        assert given <= set(op.roles)
+        optional = {name for name in op.roles if name == "sinks" or name.endswith("scale")}
+        assert given <= set(op.roles) and set(op.roles) - given <= optional - set(inputs)
         assert set(op.roles.values()) <= {"streamed", "resident"}
         assert set(workload.axes) - {"v_head_dim", *VARIANT_AXES} == set(op.axes) - set(VARIANT_AXES)
         assert workload.dtype in op.dtypes
@@ -264,3 +264,49 @@ def test_tfloat32_off_cuda_is_unsupported_not_float32(op: Op) -> None:
     inputs = op.make_inputs(replace(op.check_workloads[0], dtype="tfloat32"), "cpu", 0)
     with pytest.raises(UnsupportedError, match="on cpu use float32"):
         op.providers["torch"](**inputs)
+
+
+@pytest.mark.parametrize("op", [matmul.OP, matmul_decode.OP], ids=by_name)
+@pytest.mark.parametrize(
+    ("dtype", "scale", "sizes", "provider", "reason"),
+    [
+        ("float32", "token", (4, 16, 512), "triton", "float32 takes no scales, got token"),
+        ("float8_e4m3fn", "", (4, 16, 512), "triton", "needs scales per tensor, token, block128, got none"),
+        ("float8_e4m3fn", "channel", (4, 16, 512), "torch", "needs scales per tensor, token, block128, got channel"),
+        ("float8_e4m3fn", "token", (4, 24, 512), "torch", "wants N and K in whole 16, got N=24, K=512"),
+        ("float8_e4m3fn", "block128", (5, 16, 512), "torch", "M in whole 4, K in whole 512, got M=5, K=512"),
+        ("float8_e4m3fn", "block128", (4, 16, 256), "torch", "M in whole 4, K in whole 512, got M=4, K=256"),
+        ("float8_e4m3fn", "block128", (5, 24, 256), "triton", ""),
+    ],
+)
+def test_scales_and_sizes_that_an_fp8_matmul_cannot_take_are_refused(
+    op: Op, dtype: str, scale: str, sizes: tuple[int, int, int], provider: str, reason: str
+) -> None:
+    axes = dict(zip("MNK", sizes, strict=True))
+    workload = Workload(axes=axes, dtype=dtype, scale=scale, phase="decode")
+    found = op.unsupported(workload, provider) or ""
+    assert (reason in found) if reason else not found
+
+
+def test_scales_of_blocks_off_sm_90_are_unsupported_by_torch() -> None:
+    workload = Workload(axes={"M": 4, "N": 16, "K": 512}, dtype="float8_e4m3fn", scale="block128", phase="decode")
+    with pytest.raises(UnsupportedError, match="scales of blocks on sm_90 only"):
+        matmul_decode.OP.providers["torch"](**matmul_decode.OP.make_inputs(workload, "cpu", 0))
+
+
+@pytest.mark.parametrize("scale", ["tensor", "token", "block128"])
+@pytest.mark.parametrize("op", [matmul.OP, matmul_decode.OP], ids=by_name)
+def test_a_sample_of_an_fp8_product_is_the_products_own_values(
+    op: Op, scale: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scales go with their rows and channels, and blocks stay whole: 3 of the 5 along N, the last of 8 channels."""
+    monkeypatch.setattr(matmul, "CHECK_IN_FULL", 0)
+    monkeypatch.setattr(matmul, "SAMPLED_ROWS", 5)
+    axes = {"M": 30, "N": 520, "K": 272}
+    workload = Workload(axes=axes, dtype="float8_e4m3fn", scale=scale, phase="decode")
+    inputs = op.make_inputs(workload, "cpu", 0)
+    fewer, cut = op.sample(inputs)
+    assert fewer is not inputs
+    of_sample = op.reference(**fewer)
+    assert torch.allclose(of_sample, cut(op.reference(**inputs)), rtol=1e-9)
+    assert of_sample.shape[1] == (264 if scale == "block128" else matmul.SAMPLED_COLUMNS)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
-from kernels.quantisation import dequantised, quantised, scales_of
+from kernels.quantisation import dequantised, least_arch, over_tiles, quantised, quantised_in_tiles, scales_of
+from kernels.spec import Workload
 
 E4M3, INT8 = torch.float8_e4m3fn, torch.int8
 ONE = torch.ones(1)
@@ -114,3 +117,33 @@ def test_other_dtypes_are_refused() -> None:
         scales_of(ONE, torch.int16, [0])
     with pytest.raises(ValueError, match=r"not to torch.float8_e5m2"):
         quantised(ONE, ONE, torch.float8_e5m2)
+
+
+@BOTH
+def test_tiles_share_scales_and_those_at_the_edges_are_smaller(dtype: torch.dtype) -> None:
+    """5 x 7 of ones but for a 2 and a 4, in tiles of 2 x 3: three rows of three tiles, each with its own largest."""
+    values = torch.ones(5, 7)
+    values[3, 2], values[4, 6] = 2, 4
+    stored, scales = quantised_in_tiles(values, 2, 3, dtype)
+    most = 448 if dtype == E4M3 else 127
+    largest = torch.tensor([[1.0, 1, 1], [2, 1, 1], [1, 1, 4]])
+    assert torch.allclose(scales, largest / most, rtol=1e-6) and stored.is_contiguous()
+    spread = largest.repeat_interleave(2, 0)[:5].repeat_interleave(3, 1)[:, :7]
+    within_spacing(values, (stored.double() * spread / most), spread / most, dtype)
+    assert quantised_in_tiles(values, 0, 0, dtype)[1].shape == (1, 1)
+    assert quantised_in_tiles(values, 1, 0, dtype)[1].flatten().mul(most).tolist() == pytest.approx([1, 1, 1, 2, 4])
+
+
+def test_scales_of_tiles_broadcast_over_their_matrix() -> None:
+    """One for all, one a row, one for each 3 columns of 7: the last block is of one."""
+    assert over_tiles(torch.ones(1, 1), (2, 7), 3).shape == (1, 1)
+    wide = over_tiles(torch.tensor([[1.0, 2, 3], [4, 5, 6]]), (2, 7), 3)
+    assert wide.tolist() == [[1, 1, 1, 2, 2, 2, 3], [4, 4, 4, 5, 5, 5, 6]]
+
+
+@pytest.mark.parametrize(
+    ("how", "arch"),
+    [({}, 0), ({"dtype": "float8_e4m3fn"}, 89), ({"kv_dtype": "float8_e4m3fn"}, 89), ({"technique": "fp8"}, 89)],
+)
+def test_the_first_arch_that_takes_what_is_stored(how: dict[str, Any], arch: int) -> None:
+    assert least_arch(replace(Workload(axes={"M": 1}, dtype="bfloat16", phase="decode"), **how)) == arch

@@ -28,8 +28,8 @@ AXES_BY_OP = {
     "attention_decode": {"batch", "q_len", "kv_len", "q_heads", "kv_heads", "head_dim"},
 }
 BASIC = set(AXES_BY_OP)
-NOT_TECHNIQUES = {"matmul", "matmul_decode"}
 AXES_BY_OP |= {
+    "quantise_fp8": {"M", "K"},
     "kv_append": {"batch", "q_len", "kv_len", "kv_heads", "head_dim"},
     "attention_paged_decode": {"batch", "q_len", "kv_len", "q_heads", "kv_heads", "head_dim", "page_size"},
     "attention_paged_prefill": {"batch", "q_len", "kv_len", "q_heads", "kv_heads", "head_dim", "page_size"},
@@ -72,7 +72,7 @@ OPS = [fake_op(name) for name in AXES_BY_OP]
 def test_the_suites() -> None:
     assert SUITES == ("smoke", "quick", "standard", "techniques", "full")
     for suite in SUITES:
-        ops = {"full": set(AXES_BY_OP), "techniques": set(AXES_BY_OP) - NOT_TECHNIQUES}.get(suite, BASIC)
+        ops = {"full": set(AXES_BY_OP), "techniques": set(AXES_BY_OP)}.get(suite, BASIC)
         assert set(suite_workloads(suite)) == ops
         assert all(suite_workloads(suite).values())
 
@@ -93,9 +93,9 @@ def test_every_workload_has_the_axes_of_its_op_and_a_source() -> None:
 
 def test_prefill_and_decode_matmuls_are_told_apart_by_rows() -> None:
     for _, op_name, workload in ALL:
-        if "M" in workload.axes:
+        if "N" in workload.axes:
             assert (op_name == "matmul_decode") == (workload.axes["M"] <= DECODE_ROWS)
-        if op_name != "kv_append":
+        if op_name not in ("kv_append", "quantise_fp8"):
             phase = "decode" if "decode" in op_name else "mixed" if "mixed" in op_name else "prefill"
             assert workload.phase == phase
 
@@ -145,7 +145,8 @@ def test_full_contains_standard_and_every_technique_asked_of_it() -> None:
     assert {1, 2, 4, 8, 16} == {w.axes["q_len"] for w in decode}
     assert {1, 32} <= {w.axes["kv_heads"] for w in decode if w.axes["q_heads"] == 32}
     assert any(w.kv_lens for w in decode)
-    assert {w.dtype for w in full["matmul"]} == {"bfloat16", "float16", "tfloat32", "float32"}
+    eight_bits = {"float8_e4m3fn", "int8"}
+    assert {w.dtype for w in full["matmul"]} == {"bfloat16", "float16", "tfloat32", "float32"} | eight_bits
 
 
 def test_kv_bytes_and_their_limit() -> None:

@@ -6,9 +6,10 @@ import pytest
 
 from bench.suites import fits_kv_limit, suite_workloads
 from bench.technique_suite import techniques
-from kernels import attention_decode, attention_paged_decode, kv_append
+from kernels import attention_decode, attention_paged_decode, kv_append, matmul_decode
 from kernels.attention_variants import VARIANT_AXES
 from kernels.models import model_named
+from kernels.quantised_matmuls import w8a8_workloads
 from kernels.quantised_workloads import quantised_decode_workloads
 from kernels.spec import Workload
 from kernels.techniques import (
@@ -33,8 +34,14 @@ def test_every_technique_of_the_suite_is_told_with_its_models() -> None:
         "attention_varlen": {"continuous"},
         "attention_mixed": {"continuous"},
         "attention_mla_decode": {"mla"},
+        "matmul": {"fp8", "int8"},
+        "matmul_decode": {"fp8", "int8"},
+        "quantise_fp8": {"fp8"},
     }
     for op, workloads in by_op.items():
+        if op in ("matmul", "matmul_decode", "quantise_fp8"):
+            assert {source.split(":")[0] for w in workloads for source in w.source} == {"llama-3.1-70b", "deepseek-v3"}
+            continue
         own = [w for w in workloads if w.technique != "mla" and not set(w.axes) & set(VARIANT_AXES)]
         models = {source.split(":")[0] for w in own for source in w.source}
         only_large = op in ("attention_prefill", "attention_prefix_decode")
@@ -48,6 +55,21 @@ def test_every_technique_of_the_suite_is_told_with_its_models() -> None:
             assert told == {"gemma-2-27b", "gemma-3-27b", "gpt-oss-120b"}
         assert all(fits_kv_limit(w) for w in workloads)
     assert techniques() == techniques()
+
+
+def test_fp8_projections_against_bytes_worked_by_hand() -> None:
+    """Llama-3.1-70B's qkv_proj on one GPU is [10,240, 8,192]: of 16 tokens 83,886,080 + 131,072 bytes of one byte a
+    value, 327,680 of bfloat16 out, and scales of 4 bytes for each channel and token, or 80 x 64 + 16 x 64 blocks."""
+    operands, out = 83_886_080 + 131_072, 2 * 16 * 10_240
+    for scale, scales in (("tensor", 2), ("token", 10_240 + 16), ("block128", 80 * 64 + 16 * 64)):
+        [workload] = w8a8_workloads(SEVENTY, 1, (16,), "float8_e4m3fn", scale, ("qkv_proj",))["matmul_decode"]
+        assert matmul_decode.OP.work(workload).bytes == operands + out + 4 * scales
+        assert matmul_decode.OP.work(workload).flops == 2 * 16 * 10_240 * 8_192
+        assert workload.key == f"float8_e4m3fn.{scale}/M=16,N=10240,K=8192" and workload.technique == "fp8"
+    cases = suite_workloads("techniques")
+    assert len([*cases["matmul"], *cases["matmul_decode"]]) == 28 + 10, (
+        "fp8, and int8 at five numbers of rows of two projections"
+    )
 
 
 def test_kv_bytes_against_heads() -> None:

@@ -22,8 +22,8 @@ from launches import only_programs
 from kernels import attention_decode_triton as decode
 from kernels import attention_prefill_triton as prefill
 from kernels import kv_append_triton as kv_append
+from kernels import matmul_configs, matmul_decode_configs, matmul_problem
 from kernels import matmul_decode_triton as matmul_decode
-from kernels import matmul_problem
 from kernels import matmul_triton as matmul
 from kernels.attention_decode_configs import Config as DecodeConfig
 
@@ -32,7 +32,7 @@ def k05_last_row_of_a_matrix_of_more_than_2_to_the_31() -> str:
     """A 65,552 x 32,768 of zeros, last row ones; the program of the last tile."""
     a, b = dense(65552, 32768), torch.ones(16, 32768).half().t()
     a[-1] = 1
-    tile = matmul.Config(block_m=16, block_n=16, block_k=4096, descriptors="")
+    tile = matmul_configs.Config(block_m=16, block_n=16, block_k=4096, descriptors="")
     with patch.object(matmul, "sm_count", lambda: 2**30), only_programs(-1):
         out = matmul.matmul(a, b, config=tile)
     return equal(out[-16:], torch.tensor([0.0] * 15 + [32768.0])[:, None])
@@ -75,7 +75,7 @@ def matmul_output_rows_far_apart_by_descriptor() -> str:
 
 def matmul_decode_of_far_weights_and_depth() -> str:
     w, near = far((101, 16), (ROW, 1)).fill_(1), torch.ones(1, 16).half()
-    for form in (*matmul_decode.ONE_ROW[:3], matmul_decode.MANY_ROWS[0]):
+    for form in (*matmul_decode_configs.ONE_ROW[:3], matmul_decode_configs.MANY_ROWS[0]):
         for x, weights in ((near, w), (near[:, :1].expand(1, 101), w.t())):
             answer = equal(matmul_decode.matmul_decode(x, weights, config=form), x.shape[1])
             if answer != "right":

@@ -22,29 +22,31 @@ from test_op_numerics import by_loops, draw
 
 from bench.check import judge, poisoned
 from kernels import matmul as matmul_op
+from kernels import matmul_configs as tiles
 from kernels import matmul_decode as decode_op
+from kernels import matmul_decode_configs as forms
 from kernels import matmul_decode_triton as decode
 from kernels import matmul_triton as matmul
 from kernels.matmul_problem import path_for
 
 Multiply = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 TILES = (
-    matmul.HOPPER[0],
-    next(config for config in matmul.HOPPER if config.warp_specialize),
-    replace(matmul.HOPPER[0], descriptors="host"),
-    *matmul.HOPPER[-2:],
-    matmul.POINTERS[1],
-    matmul.OLDER_RAGGED[0],
-    matmul.EXACT[0],
-    matmul.EXACT_RAGGED[0],
+    tiles.HOPPER[0],
+    next(config for config in tiles.HOPPER if config.warp_specialize),
+    replace(tiles.HOPPER[0], descriptors="host"),
+    *tiles.HOPPER[-2:],
+    tiles.POINTERS[1],
+    tiles.OLDER_RAGGED[0],
+    tiles.EXACT[0],
+    tiles.EXACT_RAGGED[0],
 )
 FORMS = (
-    decode.Config(form="tile", block_n=64, block_k=128),
-    decode.Config(form="swap", block_n=64, block_k=64),
-    decode.Config(form="tile", block_n=32, block_k=64, splits=3),
-    decode.Config(form="swap", block_n=128, block_k=64, splits=5),
-    decode.Config(form="gemv", block_n=8, block_k=1024),
-    decode.Config(form="gemv", block_n=16, block_k=512, splits=2),
+    forms.Config(form="tile", block_n=64, block_k=128),
+    forms.Config(form="swap", block_n=64, block_k=64),
+    forms.Config(form="tile", block_n=32, block_k=64, splits=3),
+    forms.Config(form="swap", block_n=128, block_k=64, splits=5),
+    forms.Config(form="gemv", block_n=8, block_k=1024),
+    forms.Config(form="gemv", block_n=16, block_k=512, splits=2),
 )
 DTYPES = (torch.float16, torch.float32)
 
@@ -55,13 +57,13 @@ def paths(a: torch.Tensor, b: torch.Tensor) -> dict[str, Multiply]:
     able = [config for config in TILES if not (refused and config.descriptors)]
     ways: dict[str, Multiply] = {"matmul": matmul.matmul}
     ways |= {f"matmul {config}": partial(matmul.matmul, config=config) for config in able}
-    if a.shape[0] <= decode.MOST_ROWS:
-        forms = [None, *(config for config in FORMS if config.form != "gemv" or a.shape[0] == 1)]
-        ways |= {f"matmul_decode {config}": partial(few_rows, config=config) for config in forms}
+    if a.shape[0] <= forms.MOST_ROWS:
+        asked = [None, *(config for config in FORMS if config.form != "gemv" or a.shape[0] == 1)]
+        ways |= {f"matmul_decode {config}": partial(few_rows, config=config) for config in asked}
     return ways
 
 
-def few_rows(a: torch.Tensor, b: torch.Tensor, *, config: decode.Config | None) -> torch.Tensor:
+def few_rows(a: torch.Tensor, b: torch.Tensor, *, config: forms.Config | None) -> torch.Tensor:
     """matmul_decode with the weights as matmul takes them."""
     return decode.matmul_decode(a, b.t(), config=config)
 
@@ -98,12 +100,12 @@ def test_k01_ones_give_k_exactly_where_k_is_no_multiple_of_a_tile(dtype: torch.d
 
 def test_k01_a_thousand_rows_of_ones_give_k_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     """float32 whole; float16, which the interpreter multiplies slowly, by the ragged corner."""
-    whole = replace(matmul.EXACT[0], block_m=256, block_n=256, block_k=256)
+    whole = replace(tiles.EXACT[0], block_m=256, block_n=256, block_k=256)
     a, b = torch.ones(1000, 1001), torch.ones(999, 1001).t()
     all_equal({"matmul": matmul.matmul(a, b, config=whole)}, 1001)
     monkeypatch.setattr(matmul, "sm_count", lambda: 64)
     with only_programs(-1) as grids:
-        out = matmul.matmul(a.half(), b.half(), config=matmul.POINTERS[0])
+        out = matmul.matmul(a.half(), b.half(), config=tiles.POINTERS[0])
     assert grids == [(64,)]
     all_equal({"corner": out[896:, 896:]}, 1001)
 
@@ -145,7 +147,7 @@ def test_k47_the_first_call_is_as_right_as_the_second(M: int) -> None:
     x, w = ones(M, 64, torch.float16), ones(9, 64, torch.float16)
     all_equal(ask(x, w.t()), 64)
     for form in ("tile", "swap", "gemv")[: 3 if M == 1 else 2]:
-        shared = decode.Config(form=form, block_n=16, block_k=16, splits=4)
+        shared = forms.Config(form=form, block_n=16, block_k=16, splits=4)
         all_equal({f"{form}, call {call}": decode.matmul_decode(x, w, config=shared) for call in (1, 2)}, 64)
     a, b = draw(1, M, 700).half(), draw(2, 9, 700).half().t()
     first, second = ask(a, b), ask(a, b)
@@ -218,7 +220,7 @@ def test_guard_bands_stay_and_all_of_the_output_is_written(M: int, N: int, K: in
 def test_every_tile_of_a_persistent_walk_and_every_split_is_right(op: object) -> None:
     """Groups of 8 tile rows and a ragged last group; splits up to more than there are steps of K."""
     if op is matmul_op.OP:
-        config = replace(matmul.POINTERS[1], block_m=16, block_n=16, group_m=3)
+        config = replace(tiles.POINTERS[1], block_m=16, block_n=16, group_m=3)
         for M, N in ((16 * 7 + 3, 40), (16, 100), (16 * 3, 16)):
             a, b = draw(1, M, 40).half(), draw(2, 40, N).half()
             agree({"walk": matmul.matmul(a, b, config=config)}, a, b)
@@ -235,6 +237,6 @@ def test_every_tile_of_a_persistent_walk_and_every_split_is_right(op: object) ->
 def test_any_shape_passes_the_error_rule(M: int, N: int, K: int, dtype: torch.dtype, slack: int) -> None:
     a, b = surrounded(draw(K, M, K).to(dtype), slack), surrounded(draw(K + 1, N, K).to(dtype), slack).t()
     agree({"matmul": matmul.matmul(a, b)}, a, b)
-    if M <= decode.MOST_ROWS:
+    if M <= forms.MOST_ROWS:
         agree({"matmul_decode": decode.matmul_decode(a, b.t())}, a, b)
         agree({"shared": decode.matmul_decode(a, b.t(), config=replace(FORMS[M % 2], splits=4))}, a, b)

@@ -17,6 +17,8 @@ from kernels import (
     attention_decode_triton,
     attention_merge_triton,
     attention_prefill_triton,
+    matmul_configs,
+    matmul_decode_configs,
     matmul_decode_triton,
     matmul_triton,
     packed_rows,
@@ -31,9 +33,9 @@ def multiplies_ones(module: ModuleType) -> bool:
     """K01: 31 everywhere, though NaN lies past K."""
     x, w = surrounded(ONES), surrounded(ONES)
     if hasattr(module, "matmul"):
-        return bool((module.matmul(x, w.t(), config=module.POINTERS[1]) == 31).all())
-    forms = [module.matmul_decode(x, w, config=config) for config in module.FEW_ROWS]
-    forms += [module.matmul_decode(x[:1], w, config=module.ONE_ROW[1])]
+        return bool((module.matmul(x, w.t(), config=matmul_configs.POINTERS[1]) == 31).all())
+    forms = [module.matmul_decode(x, w, config=config) for config in matmul_decode_configs.FEW_ROWS]
+    forms += [module.matmul_decode(x[:1], w, config=matmul_decode_configs.ONE_ROW[1])]
     return all(bool((out == 31).all()) for out in forms)
 
 
