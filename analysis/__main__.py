@@ -8,12 +8,18 @@ import sys
 
 import typer
 
+from analysis.cmd_audit import audit
 from analysis.cmd_compare import compare
 from analysis.cmd_compile import compile_report
 from analysis.cmd_noise import noise
 from analysis.cmd_reference import reference
 from analysis.cmd_roofline import roofline
+from analysis.cmd_serve import serve
+from analysis.cmd_serving_report import serving_report
+from analysis.cmd_serving_tables import serving_tables
+from analysis.cmd_simulate import simulate
 from analysis.cmd_techniques import techniques
+from analysis.cmd_validate import validate
 
 app = typer.Typer(
     help="What measured records mean: rooflines and tables. Needs neither a GPU nor torch.",
@@ -33,7 +39,13 @@ app.command()(reference)
 app.command()(compare)
 app.command()(noise)
 app.command()(techniques)
+app.command()(audit)
+app.command()(serve)
+app.command()(simulate)
+app.command()(validate)
 app.command("compile")(compile_report)
+app.command("serving-report")(serving_report)
+app.command("serving-tables")(serving_tables)
 
 
 def run() -> None:

@@ -81,9 +81,10 @@ def outputs(
 
         def drawn(same: Sequence[Kernel] = same, title: str = title) -> bytes:
             # matplotlib takes half a second to import: a broken one must not cost the table either
-            from analysis.compile_figure import pipes_figure, png
+            from analysis.compile_figure import COLOURS, pipes_figure
+            from analysis.panels import png
 
-            return png(pipes_figure(on_page(same), title))
+            return png(pipes_figure(on_page(same), title), colours=COLOURS)
 
         made |= {directory / f"table{mark}.md": text, directory / figure: drawn}
     return made

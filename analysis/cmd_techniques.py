@@ -22,7 +22,8 @@ def techniques(
 ) -> None:
     """Counts bytes, intensity and attainable time of each technique before and after. Nothing is measured.
 
-    Writes README.md, techniques and trajectories as .csv and .png. Exit code 4: an output that could not be written.
+    Writes README.md, techniques and trajectories as .csv and .png; matmul.md, .csv and .png.
+    Exit code 4: an output that could not be written.
     """
     from analysis.techniques import gains
     from analysis.techniques_report import frame, write_techniques

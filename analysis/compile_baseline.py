@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from analysis.compiled import Kernel, config_text
+from analysis.compiled import Kernel, config_text, stored_as
 from bench.compiled import CompileRecord
 
 GROWTH = 1.05
@@ -72,7 +72,7 @@ def compare(old: Sequence[Kernel], new: Sequence[Kernel], failed: Sequence[Compi
 
 def name_of(record: CompileRecord) -> str:
     """Op, dtype, sizes and launch parameters of a kernel."""
-    return f"{record.case['op']} {record.case['dtype']} sm_{record.arch} {config_text(record)}"
+    return f"{record.case['op']} {stored_as(record)} sm_{record.arch} {config_text(record)}"
 
 
 def faults(old: Kernel, new: Kernel) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Ceilings of compiled kernels for measured cases: matched by op, dtype, head width, configuration and arch.
+"""Ceilings of compiled kernels for measured cases: matched by op, storage, head width, configuration and arch.
 
 A ceiling says what the instruction mix of the kernel allows (`analysis.pipes`), never how fast it is. Where they stand
 in the picture is left to `analysis.compile_ticks`.
@@ -11,7 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.compiled import Kernel
+from analysis.compiled import Kernel, stored_as
+from analysis.families import storage_of
 from analysis.frame import config_key
 
 CEILINGS = ("compile_overlapped", "compile_serial")
@@ -30,13 +31,14 @@ def with_compile_ceilings(frame: pd.DataFrame, kernels: Sequence[Kernel], archs:
     for kernel in kernels:
         if kernel.record.launch == 0 and kernel.record.config:
             known.setdefault(_key_of(kernel), kernel.ceilings)
-    columns = ("op", "provider", "dtype", "head_dim", "config", "device")
-    rows = zip(*(frame[column].tolist() for column in columns), strict=True)
+    columns = ("op", "provider", "storage", "head_dim", "config", "device")
+    told = frame.assign(storage=storage_of(frame))
+    rows = zip(*(told[column].tolist() for column in columns), strict=True)
     found = [
         known.get(
-            (op, provider, dtype, None if pd.isna(width) else int(width), config, archs.get(device)), (None, None)
+            (op, provider, storage, None if pd.isna(width) else int(width), config, archs.get(device)), (None, None)
         )
-        for op, provider, dtype, width, config, device in rows
+        for op, provider, storage, width, config, device in rows
     ]
     return frame.assign(
         **{
@@ -49,4 +51,5 @@ def with_compile_ceilings(frame: pd.DataFrame, kernels: Sequence[Kernel], archs:
 def _key_of(kernel: Kernel) -> tuple[Any, ...]:
     case = kernel.record.case
     width = case["axes"].get("head_dim")
-    return case["op"], case["provider"], case["dtype"], width, config_key(kernel.record.config), kernel.record.arch
+    storage, config = stored_as(kernel.record), config_key(kernel.record.config)
+    return case["op"], case["provider"], storage, width, config, kernel.record.arch

@@ -5,7 +5,6 @@ Prefill is drawn per million useful FLOP, decode per KB of what it streams, so t
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
@@ -20,7 +19,7 @@ from analysis.compiled import Kernel
 PIPES = {"tensor": "#0072B2", "mufu": "#D55E00", "fp32": "#009E73", "alu": "#E69F00", "issue": "#BBBBBB"}
 """Okabe-Ito: told apart with any common colour blindness."""
 BARS_IN, ROW_IN, HEAD_IN, FOOT_IN, LEGEND_IN, ENDS_IN, LETTER_IN = 7.1, 0.185, 0.15, 0.65, 0.6, 1.0, 0.064
-DPI = 100
+DPI, COLOURS = 100, 64
 MFLOP, KB = 1e6, 1024
 WORDS = {
     "MFLOP": "cycles of an SM per MFLOP; at the end: ceilings on the tensor peak, overlapped / in turn",
@@ -103,10 +102,3 @@ def _end(kernel: Kernel, unit: str) -> str:
     if overlapped is None or serial is None:
         return "the issuing warp alone" if kernel.is_part else "no tensor cores"
     return f"{overlapped:.2f} / {serial:.2f}"
-
-
-def png(figure: Figure) -> bytes:
-    """The figure as PNG."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    return buffer.getvalue()

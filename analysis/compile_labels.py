@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from analysis.compiled import Kernel
+from analysis.compiled import Kernel, stored_as
 
 SHORT = {"num_warps": "w", "num_stages": "s"}
 
@@ -33,6 +33,8 @@ def _varying(settings: Sequence[Mapping[str, Any]]) -> set[str]:
 def _label(kernel: Kernel, axes: set[str], parameters: set[str]) -> str:
     case, config = kernel.record.case, kernel.record.config
     parts = [f"{axis}={size}" for axis, size in case["axes"].items() if axis in axes]
+    stored = stored_as(kernel.record)
+    parts += [stored.partition(".")[2]] if stored != case["dtype"] else []
     blocks = [str(value) for name, value in config.items() if name.startswith("block") and value]
     parts += ["x".join(blocks)] if blocks and any(name.startswith("block") for name in parameters) else []
     for name, value in config.items():

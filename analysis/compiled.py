@@ -216,6 +216,11 @@ def config_text(record: CompileRecord) -> str:
     return f"{sizes}: {' '.join(set_ones)}{later}"
 
 
+def stored_as(record: CompileRecord) -> str:
+    """The case's dtype with what is stored otherwise, as its id has it: `bfloat16.kv_int8.head`."""
+    return str(record.case["id"]).split("/")[2]
+
+
 def row_of(kernel: Kernel) -> dict[str, Any]:
     """A row of kernels.csv."""
     r, mix, cycles = kernel.record, kernel.mix, kernel.cycles
@@ -225,7 +230,7 @@ def row_of(kernel: Kernel) -> dict[str, Any]:
     return {
         "op": r.case["op"],
         "provider": r.case["provider"],
-        "dtype": r.case["dtype"],
+        "dtype": stored_as(r),
         "config": config_text(r),
         "arch": r.arch,
         "triton": r.triton,

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from analysis import panels, technique_lines
+from analysis import matmul_page, panels, technique_lines
 from analysis.files import write_all
 from analysis.peaks import MEASURED, table
 from analysis.tables import Table, markdown, number, percent
@@ -88,7 +88,8 @@ def page(rows: pd.DataFrame) -> str:
         "attainable us after": rows["attainable_us_after"].map(number),
     }  # fmt: skip
     parts = [
-        "# Attention techniques of LLM serving", "", *ABOUT, "", "![KV bytes and intensities](techniques.png)", "",
+        "# Attention techniques of LLM serving", "", "Those of matmuls: [matmul.md](matmul.md).", "",
+        *ABOUT, "", "![KV bytes and intensities](techniques.png)", "",
         "![Intensity as each technique's own size grows](trajectories.png)", "",
         markdown(_table("What each buys", texts, words=4)), markdown(_cache_table()),
         _room(), "", _expanded(), "",
@@ -180,10 +181,11 @@ def _draw_intensities(axes: Axes, rows: pd.DataFrame) -> None:
 
 
 def write_techniques(directory: Path) -> list[str]:
-    """Writes README.md, two tables and their figures; a line for each that could not be."""
+    """Writes both pages, three tables and their figures; a line for each that could not be."""
     rows, lines = frame(gains()), technique_lines.lines()
     return write_all(
-        {
+        matmul_page.outputs(directory)
+        | {
             directory / "README.md": lambda: page(rows),
             directory / "techniques.csv": lambda: rows.to_csv(index=False, lineterminator="\n"),
             directory / "techniques.png": lambda: panels.png(figure(rows)),

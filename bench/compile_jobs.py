@@ -23,8 +23,9 @@ from bench.cubin import listing
 from bench.launched import ENGAGED
 from bench.op_file import load_ops
 from bench.ttgir import deepest_buffer, loops_of
-from kernels.matmul_fp8 import E4M3, with_scales
+from kernels.attention_variants import variant_of
 from kernels.quantisation import least_arch
+from kernels.quantised_cache import quantised_kv
 from kernels.quantised_matmuls import with_weights
 from kernels.registry import OPS, op_named
 from kernels.spec import Op, Workload
@@ -32,6 +33,13 @@ from kernels.spec import Op, Workload
 PROVIDER = "triton"
 ALIGNED, RAGGED = 8192, 8190
 """Sizes whose bfloat16 rows are, and are not, whole pieces of 16 bytes."""
+VARIANTS = (
+    {"head_dim": 128, "window": 1024},
+    {"head_dim": 64, "window": 128, "sinks": 1},
+    {"head_dim": 128, "window": 4096, "softcap": 50},
+    {"head_dim": 256, "window": 4096, "sinks": 1, "softcap": 50},
+)
+"""Gemma 3's, gpt-oss', Gemma 2's, and all at the widest head."""
 SIZES: Mapping[str, tuple[Mapping[str, int], ...]] = {
     "matmul": tuple(
         {"M": ALIGNED, "N": N, "K": K} for N, K in ((ALIGNED, ALIGNED), (RAGGED, ALIGNED), (RAGGED, RAGGED))
@@ -41,8 +49,14 @@ SIZES: Mapping[str, tuple[Mapping[str, int], ...]] = {
         *({"M": M, "N": RAGGED, "K": RAGGED} for M in (1, 16, 64)),
     ),
     "matmul_weight_only": tuple({"M": M, "N": ALIGNED, "K": ALIGNED} for M in (16, 64, ALIGNED)),
-    "attention_prefill": tuple({"q_len": 4096, "head_dim": head_dim} for head_dim in (64, 80, 128, 256)),
+    "quantise_fp8": ({"M": 4096, "K": ALIGNED},),
+    "attention_prefill": (
+        *({"q_len": 4096, "head_dim": head_dim} for head_dim in (64, 80, 128, 256)),
+        *({"q_len": 4096, **variant} for variant in VARIANTS),
+    ),
     "attention_decode": (
+        *({"kv_len": 8192, **variant} for variant in VARIANTS),
+        {"kv_len": 8192, "q_len": 8, "kv_heads": 4, **VARIANTS[-1]},
         *({"kv_len": 8192, "head_dim": head_dim} for head_dim in (64, 80, 128, 256)),
         *(
             {"kv_len": 8192, "head_dim": head_dim, "q_len": q_len, "kv_heads": 4}
@@ -77,12 +91,20 @@ SIZES: Mapping[str, tuple[Mapping[str, int], ...]] = {
     "kv_append": tuple({"batch": 64, "kv_len": 8192, "head_dim": head_dim} for head_dim in (80, 128)),
 }
 """Op -> sizes of one workload a bucket. An op that is not here is compiled for its check workloads."""
-SCALED: Mapping[str, tuple[str, ...]] = {"matmul": ("block128",), "matmul_decode": ("block128",)}
-"""Op -> granularities of scales in float8_e4m3fn that choose other code than those per token."""
-STORED: Mapping[str, tuple[tuple[str, int], ...]] = {
+SCALED: Mapping[str, tuple[str, ...]] = {
+    "matmul": ("block128",),
+    "matmul_decode": ("block128",),
+    "quantise_fp8": ("tensor", "block128"),
+}
+"""Op -> granularities of scales that choose other code than the usual ones."""
+STORED: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "attention_decode": (("float8_e4m3fn", "head"), ("int8", "head")),
+}
+"""Op -> storage and scales of its KV cache that choose other code, for its first dtype."""
+WEIGHTS: Mapping[str, tuple[tuple[str, int], ...]] = {
     "matmul_weight_only": (("uint4", 32), ("uint4", 128), ("int8", 0), ("float8_e4m3fn", 0))
 }
-"""Op -> storage of weights, and length of groups, beside the usual one."""
+"""Op -> storage of weights, and length of groups, beside the usual one, for its first dtype."""
 Outcome = list[tuple[CompileRecord, str]]
 """Of a case: the record and the listing of each kernel that it launches."""
 HINT = re.compile(r"(?:evictionPolicy|cacheModifier|eviction_policy|cache_modifier) = (?!none|evict_normal)(\w+)")
@@ -115,8 +137,11 @@ def buckets(op: Op) -> list[Workload]:
         for workload in (op.describe_axes(defaults | dict(sizes), dtype, ("of a shape bucket",)),)
         if not op.unsupported(workload, PROVIDER)
     ]
-    scaled = [with_scales(w, scale) for scale in SCALED.get(op.name, ()) for w in plain if w.dtype == E4M3]
-    stored = [with_weights(w, *how) for how in STORED.get(op.name, ()) for w in plain if w.dtype == "bfloat16"]
+    other = [dataclasses.replace(w, scale=scale) for scale in SCALED.get(op.name, ()) for w in plain if w.scale]
+    scaled = [w for w in other if not op.unsupported(w, PROVIDER)]
+    first = [w for w in plain if w.dtype == op.dtypes[0] and not variant_of(w.axes)]
+    stored = [quantised_kv(w, *how) for how in STORED.get(op.name, ()) for w in first]
+    stored += [with_weights(w, *how) for how in WEIGHTS.get(op.name, ()) for w in first]
     return plain + scaled + stored
 
 

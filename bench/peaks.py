@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from bench.case import Case
 from bench.l2 import ROUND_OVER_CACHE
 from kernels import roofs
 from kernels.spec import Op, Workload
 
 CPU_DTYPES = ("bfloat16", "float32")
-CUDA_DTYPES = ("bfloat16", "float16", "tfloat32", "float32")
+CUDA_DTYPES = ("bfloat16", "float16", "tfloat32", "float32", "float8_e4m3fn")
 CPU_SHAPES = ((512, 2048, 2048), (1024, 1024, 1024), (1024, 2048, 2048), (2048, 2048, 2048))
 CUDA_SHAPES = ((4096, 4096, 4096), (6144, 6144, 6144), (8192, 8192, 4096), (8192, 8192, 8192), (8192, 10240, 8192))
 """The best of these per dtype is the compute roof: no single shape is the best on every part."""
@@ -30,4 +32,5 @@ def roof_cases(device: str, cache_bytes: int) -> list[Case]:
 
 
 def _workload(op: Op, axes: dict[str, int], dtype: str) -> Workload:
-    return op.describe_axes(axes, dtype, SOURCE)
+    workload = op.describe_axes(axes, dtype, SOURCE)
+    return replace(workload, scale="tensor") if workload.scale else workload  # the scales that cost least

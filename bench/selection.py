@@ -17,7 +17,7 @@ from bench.device import DeviceError
 from bench.op_file import load_ops
 from bench.suites import SUITES, model_workloads, question_workloads, suite_workloads
 from kernels.registry import OPS, op_named
-from kernels.spec import Op, Workload, dtype_named
+from kernels.spec import Op, Workload, stored_as
 
 stderr = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
@@ -31,7 +31,11 @@ SetOption = Annotated[
     list[str] | None, typer.Option("--set", help="AXIS=SIZE[,SIZE...]; repeat per axis. For exactly one op.")
 ]
 DtypeOption = Annotated[
-    list[str] | None, typer.Option(help="Compute dtype, such as bf16; repeat or separate by commas.")
+    list[str] | None,
+    typer.Option(
+        help="Compute dtype, such as bf16, or as case ids spell storage too: bf16.kv_fp8.head, fp8.block128; repeat or "
+        "separate by commas."
+    ),
 ]
 ModelOption = Annotated[str | None, typer.Option(help="The layers of a model, such as llama-3.1-70b.")]
 TpOption = Annotated[int, typer.Option(help="Tensor parallel size, with --model.", min=1)]
@@ -75,7 +79,7 @@ def chosen_cases(
     """
     own = load_ops(op_files or ())
     chosen = chosen_ops(ops, own)
-    wanted = tuple(dtype_named(name) for name in _split(dtypes))
+    wanted = tuple(_full_name(name) for name in _split(dtypes))
     if sum((suite is not None, bool(sets), model is not None)) > 1:
         raise ValueError("--suite, --set and --model each say which sizes: give one of them")
     if tp != 1 and model is None:
@@ -140,11 +144,17 @@ def _axis_sizes(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def _of_dtypes(by_op: Mapping[str, Sequence[Workload]], dtypes: Sequence[str]) -> dict[str, list[Workload]]:
-    there = {w.dtype: None for workloads in by_op.values() for w in workloads}
+    there = {name: None for workloads in by_op.values() for w in workloads for name in (w.dtype, w.stored)}
     for dtype in dtypes:
         if dtype not in there:
             raise ValueError(f"no case of these ops in this suite has dtype {dtype}; they have: {', '.join(there)}")
-    return {op: [w for w in workloads if not dtypes or w.dtype in dtypes] for op, workloads in by_op.items()}
+    return {
+        op: [w for w in workloads if not dtypes or {w.dtype, w.stored} & set(dtypes)] for op, workloads in by_op.items()
+    }
+
+
+def _full_name(dtype: str) -> str:
+    return Workload(axes={}, phase="mixed", **stored_as(dtype)).stored
 
 
 def _split(values: Sequence[str] | None) -> list[str]:

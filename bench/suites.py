@@ -8,20 +8,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from bench.case import Case, merged
 from bench.technique_suite import techniques
-from kernels.models import (
-    MODELS,
-    Model,
-    attention_decode_workloads,
-    attention_prefill_workloads,
-    matmul_workloads,
-    model_named,
-    tp_sizes,
-)
-from kernels.spec import DECODE_ROWS, Op, Workload, dtype_named
+from kernels.attention_layers import attention_decode_workloads, attention_prefill_workloads
+from kernels.models import MODELS, Model, matmul_workloads, model_named, tp_sizes
+from kernels.spec import DECODE_ROWS, Op, Workload, dtype_named, stored_as
 from kernels.work import MLA_LATENT, MLA_ROPE, storage_bytes
 
 ByOp = dict[str, list[Workload]]
@@ -30,7 +24,7 @@ ByOp = dict[str, list[Workload]]
 KV_LIMIT_BYTES = 64 * 10**9
 """Most bytes of keys and values a case may hold: what a GPU of 80 GB has room for beside the rest."""
 
-MAY_BE_ZERO = ("kv_len", "prefix_len", "kv_heads", "causal", "window")
+MAY_BE_ZERO = ("kv_len", "prefix_len", "kv_heads", "causal", "window", "sinks", "softcap")
 """Axes whose 0 says something: no keys, as many as the queries' side has, or a mask that is off."""
 
 LLAMA_HEADS = {"q_heads": 32, "kv_heads": 8, "head_dim": 128}
@@ -118,15 +112,22 @@ def question_workloads(
         if axis not in sets and default is None:
             raise ValueError(f"{op.name} needs a size for axis {axis!r}; its axes: {', '.join(op.axes)}")
         sizes.append(sets[axis] if axis in sets or default is None else (default,))
-    full_names = [dtype_named(dtype) for dtype in dtypes]
-    for dtype in full_names:
-        if dtype not in op.dtypes:
-            raise ValueError(f"{op.name} has no dtype {dtype!r}; it has: {', '.join(op.dtypes)}")
     return merged(
-        op.describe_axes(dict(zip(op.axes, combination, strict=True)), dtype, source)
-        for dtype in full_names
+        replace(op.describe_axes(dict(zip(op.axes, combination, strict=True)), dtype, source), **fields)
+        for dtype, fields in [_storage(op, name) for name in dtypes]
         for combination in itertools.product(*sizes)
     )
+
+
+def _storage(op: Op, name: str) -> tuple[str, dict[str, Any]]:
+    """The compute dtype, and what else of a workload a dtype means as case ids spell it."""
+    fields = stored_as(name)
+    dtype = fields.pop("dtype")
+    if dtype not in op.dtypes:
+        raise ValueError(f"{op.name} has no dtype {dtype!r}; it has: {', '.join(op.dtypes)}")
+    if "kv_dtype" in fields and "k_scale" not in op.roles:
+        raise ValueError(f"{op.name} takes no {fields['kv_dtype']} KV cache")
+    return dtype, fields | ({"technique": "quantised_kv"} if "kv_dtype" in fields else {})
 
 
 def kv_bytes(workload: Workload) -> int:

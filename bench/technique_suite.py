@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kernels.attention_layers import windowed_workloads
 from kernels.cache_reuse import chunked_workloads, drafted_workloads, shared_prefix_workloads
 from kernels.continuous import prompt_workloads, step_workloads
 from kernels.latent_attention import mla_decode_workloads, mla_prefill_workloads
 from kernels.models import Model, model_named
-from kernels.quantised_matmuls import fp8_workloads, quantise_workloads, weight_only_workloads
+from kernels.quantised_matmuls import quantise_workloads, w8a8_workloads, weight_only_workloads
+from kernels.quantised_workloads import quantised_decode_workloads
 from kernels.spec import Workload
 from kernels.techniques import (
     kv_append_workloads,
@@ -39,6 +41,14 @@ CHUNKS, CHUNKED_TP, CACHED_BEFORE = (512, 2048), 8, (0, 2048, 8192, 32768)
 SYSTEM_PROMPTS, SHARED_BY, AFTER_PROMPT = (1024, 4096, 8192), (8, 16, 64), 512
 DRAFTS, DRAFT_BATCHES = (2, 4, 8, 16), (1, 16)
 
+QUANTISED = "llama-3.1-70b"
+"""Whose decode over caches in 8 bits is measured: on one GPU, with a scale a KV head too, and on one of eight."""
+STORED = {
+    1: (("float8_e4m3fn", "tensor"), ("float8_e4m3fn", "head"), ("int8", "head")),
+    8: (("float8_e4m3fn", "tensor"),),
+}
+"""Tensor parallel size -> storage and scales; a KV head alone has one scale either way."""
+
 PROMPT_BATCHES = {
     **{f"8 prompts of {n}": (n,) * 8 for n in (512, 2048, 4096)},
     "lengths spread evenly": tuple(256 * (i + 1) for i in range(16)),
@@ -59,18 +69,23 @@ LATENT_TPS, LATENT_BATCHES, LATENT_LENGTHS, LATENT_PAGE = (1, 8), (1, 16, 64), (
 DRAFTED_BATCHES, DRAFTED = (16,), (2, 4)
 """Of several new tokens a sequence, as multi-token prediction drafts them."""
 EXPANDED_PROMPTS = (1024, 8192)
+WINDOWED = {"gemma-3-27b": (8192, 32768), "gemma-2-27b": (8192,), "gpt-oss-120b": (8192, 32768)}
+"""Models with windows, caps on logits and sinks -> lengths of prompts and caches."""
+WINDOWED_BATCHES = (1, 64)
 
 BATCHED, PROMPT_ROWS = (1, 16, 64, 256), 4096
 MLP, LAYER = ("gate_up_proj", "down_proj"), ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
-FP8: tuple[tuple[str, int, tuple[int, ...], str, tuple[str, ...]], ...] = (
-    ("llama-3.1-70b", 1, BATCHED, "token", LAYER),
-    ("llama-3.1-70b", 1, (PROMPT_ROWS,), "token", MLP),
-    ("llama-3.1-70b", 8, (16, PROMPT_ROWS), "token", MLP),
-    ("llama-3.1-70b", 1, (16, PROMPT_ROWS), "tensor", MLP[:1]),
-    ("deepseek-v3", 8, (16, PROMPT_ROWS), "block128", ("o_proj", "gate_up_proj")),
+E4M3, INT8 = "float8_e4m3fn", "int8"
+W8A8: tuple[tuple[str, int, tuple[int, ...], str, str, tuple[str, ...]], ...] = (
+    ("llama-3.1-70b", 1, BATCHED, E4M3, "token", LAYER),
+    ("llama-3.1-70b", 1, (PROMPT_ROWS,), E4M3, "token", MLP),
+    ("llama-3.1-70b", 8, (16, PROMPT_ROWS), E4M3, "token", MLP),
+    ("llama-3.1-70b", 1, (16, PROMPT_ROWS), E4M3, "tensor", MLP[:1]),
+    ("deepseek-v3", 8, (16, PROMPT_ROWS), E4M3, "block128", ("o_proj", "gate_up_proj")),
+    ("llama-3.1-70b", 1, (*BATCHED, PROMPT_ROWS), INT8, "token", MLP),
 )
-"""Model, tensor parallel size, rows, granularity of scales, projections."""
-STORED: tuple[tuple[tuple[int, ...], str, int, tuple[str, ...]], ...] = (
+"""Model, tensor parallel size, rows, dtype, granularity of scales, projections."""
+WEIGHTS: tuple[tuple[tuple[int, ...], str, int, tuple[str, ...]], ...] = (
     (BATCHED, "int4", 128, LAYER),
     ((1, 16, PROMPT_ROWS), "uint4", 128, MLP),
     ((16,), "int4", 32, MLP[:1]),
@@ -88,7 +103,12 @@ def techniques() -> list[dict[str, list[Workload]]]:
         *_reuse(model_named(REUSING)),
         *_eight_bits(),
         {"matmul_weight_only": _weight_only(model_named(REUSING))},
+        *(_quantised(model_named(QUANTISED), tp) for tp in STORED),
         *(part for tp in LATENT_TPS for part in _latent(model_named(LATENT), tp)),
+        *(
+            windowed_workloads(model_named(name), 1, lengths, WINDOWED_BATCHES, lengths, DTYPE)
+            for name, lengths in WINDOWED.items()
+        ),
     ]
 
 
@@ -124,6 +144,11 @@ def _reuse(model: Model) -> list[dict[str, list[Workload]]]:
     ]
 
 
+def _quantised(model: Model, tp: int) -> dict[str, list[Workload]]:
+    lengths = DECODE_LENGTHS if tp == 1 else DECODE_LENGTHS[-1:]
+    return {"attention_decode": quantised_decode_workloads(model, tp, DECODE_BATCHES, lengths, STORED[tp], DTYPE)}
+
+
 def _latent(model: Model, tp: int) -> list[dict[str, list[Workload]]]:
     decode = [
         *mla_decode_workloads(model, tp, LATENT_BATCHES, LATENT_LENGTHS, (1,), LATENT_PAGE, DTYPE),
@@ -134,7 +159,9 @@ def _latent(model: Model, tp: int) -> list[dict[str, list[Workload]]]:
 
 
 def _eight_bits() -> list[dict[str, list[Workload]]]:
-    projections = [fp8_workloads(model_named(name), tp, rows, scale, only) for name, tp, rows, scale, only in FP8]
+    projections = [
+        w8a8_workloads(model_named(name), tp, rows, dtype, scale, only) for name, tp, rows, dtype, scale, only in W8A8
+    ]
     fed = [quantise_workloads(model_named(name), (16, PROMPT_ROWS), scales, DTYPE) for name, scales in QUANTISED_FOR]
     return [*projections, *({"quantise_fp8": workloads} for workloads in fed)]
 
@@ -142,6 +169,6 @@ def _eight_bits() -> list[dict[str, list[Workload]]]:
 def _weight_only(model: Model) -> list[Workload]:
     return [
         workload
-        for rows, stored, group, only in STORED
+        for rows, stored, group, only in WEIGHTS
         for workload in weight_only_workloads(model, 1, rows, stored, group, only, DTYPE)
     ]

@@ -29,12 +29,15 @@ NO_LOWER_RIGHT = "SDPA's cuDNN backend has a bottom-right causal mask only as q_
 WIDEST_HEAD = 256
 
 
-def check_shapes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
-    """Raises ValueError unless q, k and v fit together as the module's docstring says, with heads up to 256 wide."""
+def check_shapes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, quantised: bool = False) -> None:
+    """Raises ValueError unless q, k and v fit together as the module's docstring says, with heads up to 256 wide.
+
+    They have one dtype, unless K and V are quantised.
+    """
     shapes = f"q {list(q.shape)} {q.dtype}, k {list(k.shape)} {k.dtype}, v {list(v.shape)} {v.dtype}"
     if {q.ndim, k.ndim, v.ndim} != {4} or k.shape[:3] != v.shape[:3] or q.shape[::3] != k.shape[::3]:
         raise ValueError(f"wanted q [B, Sq, Hq, D], k [B, Skv, Hkv, D], v [B, Skv, Hkv, Dv], got {shapes}")
-    if not q.dtype == k.dtype == v.dtype:
+    if not quantised and not q.dtype == k.dtype == v.dtype:
         raise ValueError(f"wanted one dtype, got {shapes}")
     if q.shape[2] % max(1, k.shape[2]) or max(q.shape[3], v.shape[3]) > WIDEST_HEAD:
         raise ValueError(f"wanted Hq a multiple of Hkv and heads up to {WIDEST_HEAD} wide, got {shapes}")
@@ -77,7 +80,14 @@ def visible_keys(
 
 
 def masked_attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: torch.Tensor, *, scale: float | None = None
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    seen: torch.Tensor,
+    *,
+    scale: float | None = None,
+    softcap: float = 0,
+    sinks: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """softmax(q k^T * scale) v over the keys in `seen`, in the tensors' own precision but float32 scores and softmax.
 
@@ -88,9 +98,10 @@ def masked_attention(
         q, k, v: as in the module's docstring.
         seen: bool [B, Sq, Skv].
         scale: 1 / sqrt(D) when None.
+        softcap, sinks: as of `kernels.attention_variants`, sinks [Hq]; 0 and None for none.
 
     Returns:
-        (out [B, Sq, Hq, Dv] of q's dtype, lse [B, Hq, Sq] natural, float32 or float64).
+        (out [B, Sq, Hq, Dv] of q's dtype, lse [B, Hq, Sq] natural, float32 or float64; with sinks it includes them).
     """
     B, Sq, Hq, D = q.shape
     Hkv = k.shape[2]
@@ -99,9 +110,13 @@ def masked_attention(
     set_tf32(q.device, False)
     scores = torch.matmul(grouped.to(soft), k.to(soft).permute(0, 2, 3, 1)[:, :, None])
     scores = scores * (1 / math.sqrt(D) if scale is None else scale)
+    scores = softcap * torch.tanh(scores / softcap) if softcap else scores
     scores = scores.masked_fill(~seen[:, None, None], -math.inf)
+    if sinks is not None:  # a key of every row, last
+        own = sinks.to(soft).reshape(1, Hkv, Hq // Hkv, 1, 1).expand(B, -1, -1, Sq, 1)
+        scores = torch.cat((scores, own), dim=-1)
     lse = torch.logsumexp(scores, dim=-1)
-    weights = torch.softmax(scores, dim=-1).masked_fill(~seen[:, None, None], 0)
+    weights = torch.softmax(scores, dim=-1)[..., : k.shape[1]].masked_fill(~seen[:, None, None], 0)
     v = v.masked_fill(~seen.any(dim=1)[:, :, None, None], 0)  # 0 x NaN is NaN: what lies past the keys stays out
     out = torch.matmul(weights.to(q.dtype), v.permute(0, 2, 1, 3)[:, :, None])
     return out.permute(0, 3, 1, 2, 4).reshape(B, Sq, Hq, v.shape[3]), lse.reshape(B, Hq, Sq)

@@ -88,6 +88,19 @@ HOPPER_BETWEEN = {
     256: BETWEEN[256],
 }
 """sm_90: a wgmma of 64 rows takes fewer instructions than mma of 32, and its idle rows no byte."""
+HOPPER_QUANTISED = {
+    64: replace(HOPPER_MANY_ROWS[64][0], least_m=64, num_stages=5),
+    128: replace(HOPPER_MANY_ROWS[128][0], least_m=64, num_stages=4),
+    256: Config(block_n=16, block_m=64, least_m=64, num_stages=6, ctas_per_sm=2, lazy=True),
+}
+"""sm_90, K and V in 8 bits: wgmma reads them from shared memory, where four warps put them widened. A tile is half the
+bytes, so more of them are under way."""
+HOPPER_QUANTISED_FEW = {
+    64: (replace(HOPPER[64][0], ctas_per_sm=8), HOPPER_QUANTISED[64]),
+    128: (replace(HOPPER[128][0], ctas_per_sm=8), HOPPER_QUANTISED[128]),
+    256: (HOPPER_QUANTISED[256],),
+}
+"""The same for few packed rows, where a warp alone holds its tiles; of the widest heads not without local memory."""
 EXACT = {
     64: (Config(block_n=16, block_m=16, num_stages=2, ctas_per_sm=4),),
     128: (Config(block_n=16, block_m=16, num_warps=8, num_stages=3, ctas_per_sm=2),),
@@ -95,11 +108,25 @@ EXACT = {
 }
 """float32: products on the CUDA cores, from registers, which hold no more rows."""
 BLACKWELL_EXACT = EXACT | {64: (replace(EXACT[64][0], num_warps=8, ctas_per_sm=3),)}  # 4 warps spill under Triton 3.6
+EXACT_VARIANTS = EXACT | {
+    64: (replace(BLACKWELL_EXACT[64][0], num_stages=3),),
+    256: (replace(EXACT[256][0], num_warps=8, num_stages=2),),
+}
+"""With a window, sinks or a softcap, which take registers of their own."""
 Tables = Mapping[str, Mapping[int, tuple[Config, ...]]]
 """How many packed rows, as `kind_of` says, and padded head width -> configurations, the default first."""
 TABLES: Tables = {"few rows": HALF, "rows between": BETWEEN, "many rows": MANY_ROWS}
 HOPPER_TABLES: Tables = {"few rows": HOPPER, "rows between": HOPPER_BETWEEN, "many rows": HOPPER_MANY_ROWS}
+HOPPER_QUANTISED_TABLES: Tables = {"few rows": HOPPER_QUANTISED_FEW} | {
+    kind: {width: (config,) for width, config in HOPPER_QUANTISED.items()} for kind in ("rows between", "many rows")
+}
 BLACKWELL_TABLES: Tables = {"few rows": HALF, "rows between": BLACKWELL_BETWEEN, "many rows": BLACKWELL_MANY_ROWS}
+HOPPER_VARIANTS: Tables = {
+    **HOPPER_TABLES,
+    "few rows": HOPPER | {256: HALF[256]},
+    "rows between": HOPPER_BETWEEN | {256: BLACKWELL_MANY_ROWS[256]},
+}
+"""sm_90, with a variant: others would spill at width 256."""
 
 
 def kind_of(rows: int) -> str:
@@ -107,11 +134,19 @@ def kind_of(rows: int) -> str:
     return "few rows" if rows <= FEW else "many rows" if rows >= MANY else "rows between"
 
 
-def usual_for(dtype: torch.dtype, width: int, rows: int, arch: int) -> tuple[Config, ...]:
-    """The configurations for a padded head width and a number of packed rows where nothing is tuned."""
+def usual_for(
+    dtype: torch.dtype, width: int, rows: int, arch: int, variant: str = "", stored: torch.dtype | None = None
+) -> tuple[Config, ...]:
+    """The configurations for a padded head width, a number of packed rows and a variant where nothing is tuned.
+
+    K and V are stored in `stored`, where that is another dtype.
+    """
     if dtype == torch.float32:
-        return (BLACKWELL_EXACT if arch >= 100 else EXACT)[width]
-    tables = HOPPER_TABLES if arch == 90 else BLACKWELL_TABLES if arch >= 100 else TABLES
+        return (EXACT_VARIANTS if variant else BLACKWELL_EXACT if arch >= 100 else EXACT)[width]
+    if arch == 90 and stored not in (None, dtype):
+        return HOPPER_QUANTISED_TABLES[kind_of(rows)][width]
+    hopper = HOPPER_VARIANTS if variant else HOPPER_TABLES
+    tables = hopper if arch == 90 else BLACKWELL_TABLES if arch >= 100 else TABLES
     return tables[kind_of(rows)][width]
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kernels.models import Model, full_attention
+from kernels.attention_layers import full_attention
+from kernels.models import Model
 from kernels.ragged_plan import Lengths
 from kernels.spec import Workload
 

@@ -10,6 +10,7 @@ out and back.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from kernels.work import (
     MLA_LATENT,
     Work,
     attention_work,
+    keys_read,
     kv_append_work,
     matmul_work,
     mla_decode_work,
@@ -73,17 +75,19 @@ def _scale_bytes(*scales: torch.Tensor | None) -> int:
 def attention_prefill_launch(grid: Any, kernel: Any, args: Arguments) -> Declared:
     """Of the kernel of op attention_prefill."""
     batch, q_len, kv_len, q_heads = (args[name] for name in ("batches", "q_len", "kv_len", "q_heads"))
+    window = args["window"] or 0
     work = attention_work(
         batch=batch,
         q_heads=q_heads,
         kv_heads=q_heads // args["group"],
         q_len=q_len,
-        pairs=batch * unmasked_pairs(q_len, kv_len, causal=args["CAUSAL"]),
-        kv_tokens=batch * kv_len,
+        pairs=batch * unmasked_pairs(q_len, kv_len, causal=args["CAUSAL"], window=window),
+        kv_tokens=batch * keys_read(q_len, kv_len, window=window),
         head_dim=args["D"],
         v_head_dim=args["DV"],
         dtype=_dtype(args["q"]),
         lse=args["LSE"],
+        sinks=q_heads * args["SINKS"],
     )
     return _declared(kernel, f"batch={batch},q_len={q_len},kv_len={kv_len},heads={q_heads}", work, args["q"])
 
@@ -106,19 +110,24 @@ def attention_paged_launch(grid: Any, kernel: Any, args: Arguments) -> Declared:
 
 def _over_a_cache(kernel: Any, args: Arguments, batch: int, kv_len: int) -> Declared:
     q_len, kv_heads, splits = args["q_len"], args["kv_heads"], args["splits"]
-    q_heads, dtype = kv_heads * args["group"], _dtype(args["q"])
+    q_heads, dtype, window = kv_heads * args["group"], _dtype(args["q"]), args.get("window") or 0
     work = attention_work(
         batch=batch,
         q_heads=q_heads,
         kv_heads=kv_heads,
         q_len=q_len,
-        pairs=batch * unmasked_pairs(q_len, kv_len, causal=not args.get("SHARED")),
-        kv_tokens=batch * kv_len,
+        pairs=batch * unmasked_pairs(q_len, kv_len, causal=not args.get("SHARED"), window=window),
+        kv_tokens=batch * keys_read(q_len, kv_len, window=window),
         head_dim=args["D"],
         v_head_dim=args["DV"],
         dtype=dtype,
+        kv_dtype=_dtype(args.get("k", args.get("k_pool"))),
         lse=args["LSE"] and not args["SPLIT"],
+        sinks=q_heads * args.get("SINKS", 0),
     )
+    if args.get("QUANTISED"):
+        scales = sum(scale.numel() for scale in (args["k_scale"], args["v_scale"]))
+        work = replace(work, bytes=work.bytes + storage_bytes(scales, "float32"))
     if args["SPLIT"]:
         rows = batch * q_len * q_heads
         partials = storage_bytes(rows * splits * (args["DV"] + 1), PARTIAL)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from kernels import matmul_fp8
+from kernels import matmul_w8a8
 from kernels.inputs import Sampler, torch_dtype
 from kernels.spec import DECODE_ROWS, TRITON_ON_CPU, Inputs, Op, UnsupportedError, Workload
 from kernels.work import Work, matmul_work
@@ -34,17 +34,17 @@ def matmul_torch(
     Args:
         a: [M, K].
         b: [K, N] of the same dtype.
-        a_scale, b_scale: of float8_e4m3fn operands, as `make_inputs` gives them.
+        a_scale, b_scale: of float8_e4m3fn and int8 operands, as `make_inputs` gives them.
         allow_tf32: multiply float32 in TF32.
 
     Returns:
-        [M, N] of the same dtype; bfloat16 of float8_e4m3fn.
+        [M, N] of the same dtype; bfloat16 of float8_e4m3fn and int8.
 
     Raises:
         UnsupportedError: TF32 away from CUDA, or scales that torch does not take there.
     """
     if a_scale is not None and b_scale is not None:
-        return matmul_fp8.scaled_mm_torch(a, a_scale, b.t(), b_scale.t())
+        return matmul_w8a8.scaled_mm_torch(a, a_scale, b.t(), b_scale.t())
     set_tf32(a.device, allow_tf32)
     return torch.matmul(a, b)
 
@@ -69,7 +69,7 @@ def matmul_eager(
     if a_scale is None or b_scale is None:
         return matmul_torch(a, b, allow_tf32=allow_tf32)
     set_tf32(a.device, False)
-    return matmul_fp8.scaled_eager(a, a_scale, b.t(), b_scale.t())
+    return matmul_w8a8.scaled_eager(a, a_scale, b.t(), b_scale.t())
 
 
 def matmul_reference(
@@ -82,7 +82,7 @@ def matmul_reference(
 ) -> torch.Tensor:
     """[M, N] in float64 from the inputs' own values, times their scales."""
     if a_scale is not None and b_scale is not None:
-        return matmul_fp8.scaled_reference(a, a_scale, b.t(), b_scale.t())
+        return matmul_w8a8.scaled_reference(a, a_scale, b.t(), b_scale.t())
     return a.double() @ b.double()
 
 
@@ -96,10 +96,10 @@ def matmul_triton(a: torch.Tensor, b: torch.Tensor, **how: Any) -> torch.Tensor:
 def make_inputs(workload: Workload, device: torch.device | str, seed: int) -> Inputs:
     """a [M, K] and b [K, N], K-major; `allow_tf32` for tfloat32.
 
-    Of float8_e4m3fn a_scale and b_scale: [1, 1] twice; [M, 1] and [1, N]; or [M, K / 128] and [K / 128, N / 128].
+    Of 8 bits a_scale and b_scale: [1, 1] twice; [M, 1] and [1, N]; or [M, K / 128] and [K / 128, N / 128].
     """
-    if workload.dtype == matmul_fp8.E4M3:
-        x, x_scale, w, w_scale = matmul_fp8.scaled_operands(workload, device, seed)
+    if workload.dtype in matmul_w8a8.SCALED:
+        x, x_scale, w, w_scale = matmul_w8a8.scaled_operands(workload, device, seed)
         return {"a": x, "b": w.t(), "a_scale": x_scale, "b_scale": w_scale.t()}
     M, N, K = (workload.axes[axis] for axis in "MNK")
     draw, dtype = Sampler(device, seed), torch_dtype(workload.dtype)
@@ -118,7 +118,7 @@ def sample(inputs: Inputs) -> tuple[Inputs, Callable[[torch.Tensor], torch.Tenso
         return inputs, lambda out: out
     rows, columns = spread(M, SAMPLED_ROWS, a.device), spread(N, SAMPLED_COLUMNS, a.device)
     if "b_scale" in inputs:
-        columns, few = matmul_fp8.sampled_channels(b.t(), inputs["b_scale"].t(), columns)
+        columns, few = matmul_w8a8.sampled_channels(b.t(), inputs["b_scale"].t(), columns)
         a_scale = inputs["a_scale"]
         few_a = {"a": a[rows], "a_scale": a_scale[rows] if len(a_scale) > 1 else a_scale}
         return few_a | {"b": few[0].t(), "b_scale": few[1].t()}, lambda out: out[rows][:, columns]
@@ -161,15 +161,15 @@ def problem_for(workload: Workload, arch: int) -> Any:
 
 def work(workload: Workload) -> Work:
     """2 M N K FLOPs; A, B and C once, and scales."""
-    if workload.dtype == matmul_fp8.E4M3:
-        return matmul_fp8.scaled_matmul_work(workload)
+    if workload.dtype in matmul_w8a8.SCALED:
+        return matmul_w8a8.scaled_matmul_work(workload)
     return matmul_work(*(workload.axes[axis] for axis in "MNK"), dtype=workload.dtype)
 
 
 def describe_axes(axes: Mapping[str, int], dtype: str, source: tuple[str, ...]) -> Workload:
-    """A workload of these sizes: decode up to 64 rows, prefill above; float8_e4m3fn with scales per token."""
+    """A workload of these sizes: decode up to 64 rows, prefill above; float8_e4m3fn and int8 with scales per token."""
     phase = "decode" if axes["M"] <= DECODE_ROWS else "prefill"
-    return matmul_fp8.described(Workload(axes=axes, dtype=dtype, phase=phase, source=source))
+    return matmul_w8a8.described(Workload(axes=axes, dtype=dtype, phase=phase, source=source))
 
 
 def _check(M: int, N: int, K: int, dtype: str = "float32") -> Workload:
@@ -189,7 +189,7 @@ OP = Op(
     name="matmul",
     summary="C[M, N] = A[M, K] @ B[K, N], B K-major",
     axes={"M": None, "N": None, "K": None},
-    dtypes=("bfloat16", "float16", "tfloat32", "float32", matmul_fp8.E4M3),
+    dtypes=("bfloat16", "float16", "tfloat32", "float32", *matmul_w8a8.SCALED),
     make_inputs=make_inputs,
     reference=matmul_reference,
     eager=matmul_eager,
@@ -206,9 +206,11 @@ OP = Op(
         _check(5, 3, 1),
         _check(1, 8, 16, "float16"),
         _check(130, 257, 72, "float16"),
-        *(matmul_fp8.with_scales(_check(*sizes, matmul_fp8.E4M3), scale) for scale, sizes in FP8_CHECKS),
+        *(matmul_w8a8.with_scales(_check(*sizes, matmul_w8a8.E4M3), scale) for scale, sizes in FP8_CHECKS),
+        _check(130, 144, 272, matmul_w8a8.INT8),
+        _check(33, 35, 77, matmul_w8a8.INT8),
     ),
     roles={"a": "resident", "b": "streamed", "a_scale": "resident", "b_scale": "streamed"},
-    unsupported=matmul_fp8.refusal,
+    unsupported=matmul_w8a8.refusal,
     sample=sample,
 )

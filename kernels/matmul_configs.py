@@ -5,7 +5,7 @@ Leaves the kernel, and what tuning finds, to `kernels.matmul_triton`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import triton
@@ -91,6 +91,8 @@ FP8 = (
     Config(block_m=128, block_n=128, block_k=128, num_stages=4, fast_accumulation=True),
 )
 """float8_e4m3fn with descriptors; those that add in registers hold two tiles of float32 there."""
+INT8 = (replace(FP8[2], fast_accumulation=False), *FP8[:2])
+"""int8 with descriptors: sums stay in the tensor core; on sm_100, whose own has no int8 in Triton, 128 x 256 spills."""
 FP8_BLOCKS = FP8[:2]
 """Scales of blocks are multiplied step by step; a ragged C is stored by pointers, whose addresses take registers."""
 FP8_POINTERS = (
@@ -107,7 +109,9 @@ def configs_for(problem: Problem) -> tuple[Config, ...]:
     """The configurations that this kind of problem may use, whatever its sizes."""
     if problem.scaling:
         pointers = FP8_RAGGED if "K" in problem.ragged else FP8_POINTERS
-        wide = FP8_BLOCKS if problem.scaling == BLOCKS or "N" in problem.ragged else FP8
+        integer = INT8 if problem.arch < 100 else FP8_BLOCKS
+        whole: tuple[Config, ...] = integer if problem.dtype == torch.int8 else FP8
+        wide = FP8_BLOCKS if problem.scaling == BLOCKS or "N" in problem.ragged else whole
         return pointers if problem.refused else wide
     if problem.dtype == torch.float32:
         if not problem.allow_tf32:

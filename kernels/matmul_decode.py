@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from kernels import matmul, matmul_fp8
+from kernels import matmul, matmul_w8a8
 from kernels.inputs import Sampler, torch_dtype
 from kernels.spec import DECODE_ROWS, TRITON_ON_CPU, Inputs, Op, Workload
 from kernels.work import Work, matmul_work
@@ -30,17 +30,17 @@ def matmul_decode_torch(
     Args:
         x: [M, K].
         w: [N, K] of the same dtype.
-        x_scale, w_scale: of float8_e4m3fn operands, as `make_inputs` gives them.
+        x_scale, w_scale: of float8_e4m3fn and int8 operands, as `make_inputs` gives them.
         allow_tf32: multiply float32 in TF32.
 
     Returns:
-        [M, N] of the same dtype; bfloat16 of float8_e4m3fn.
+        [M, N] of the same dtype; bfloat16 of float8_e4m3fn and int8.
 
     Raises:
         UnsupportedError: TF32 away from CUDA, or scales that torch does not take there.
     """
     if x_scale is not None and w_scale is not None:
-        return matmul_fp8.scaled_mm_torch(x, x_scale, w, w_scale)
+        return matmul_w8a8.scaled_mm_torch(x, x_scale, w, w_scale)
     matmul.set_tf32(x.device, allow_tf32)
     return torch.nn.functional.linear(x, w)
 
@@ -57,7 +57,7 @@ def matmul_decode_eager(
     if x_scale is None or w_scale is None:
         return matmul_decode_torch(x, w, allow_tf32=allow_tf32)
     matmul.set_tf32(x.device, False)
-    return matmul_fp8.scaled_eager(x, x_scale, w, w_scale)
+    return matmul_w8a8.scaled_eager(x, x_scale, w, w_scale)
 
 
 def matmul_decode_reference(
@@ -70,7 +70,7 @@ def matmul_decode_reference(
 ) -> torch.Tensor:
     """[M, N] in float64 from the inputs' own values, times their scales."""
     if x_scale is not None and w_scale is not None:
-        return matmul_fp8.scaled_reference(x, x_scale, w, w_scale)
+        return matmul_w8a8.scaled_reference(x, x_scale, w, w_scale)
     return x.double() @ w.double().t()
 
 
@@ -84,11 +84,11 @@ def matmul_decode_triton(x: torch.Tensor, w: torch.Tensor, **how: Any) -> torch.
 def make_inputs(workload: Workload, device: torch.device | str, seed: int) -> Inputs:
     """x [M, K] and w [N, K]; `allow_tf32` for tfloat32.
 
-    Of float8_e4m3fn x_scale and w_scale: [1, 1] twice; [M, 1] and [N, 1]; or [M, K / 128] and [N / 128, K / 128].
+    Of 8 bits x_scale and w_scale: [1, 1] twice; [M, 1] and [N, 1]; or [M, K / 128] and [N / 128, K / 128].
     """
-    if workload.dtype == matmul_fp8.E4M3:
+    if workload.dtype in matmul_w8a8.SCALED:
         return dict(
-            zip(("x", "x_scale", "w", "w_scale"), matmul_fp8.scaled_operands(workload, device, seed), strict=True)
+            zip(("x", "x_scale", "w", "w_scale"), matmul_w8a8.scaled_operands(workload, device, seed), strict=True)
         )
     M, N, K = (workload.axes[axis] for axis in "MNK")
     draw, dtype = Sampler(device, seed), torch_dtype(workload.dtype)
@@ -106,7 +106,7 @@ def sample(inputs: Inputs) -> tuple[Inputs, Callable[[torch.Tensor], torch.Tenso
         return inputs, lambda out: out
     columns = matmul.spread(w.shape[0], matmul.SAMPLED_COLUMNS, x.device)
     if "w_scale" in inputs:
-        columns, few = matmul_fp8.sampled_channels(w, inputs["w_scale"], columns)
+        columns, few = matmul_w8a8.sampled_channels(w, inputs["w_scale"], columns)
         return inputs | {"w": few[0], "w_scale": few[1]}, lambda out: out[:, columns]
     return inputs | {"w": w[columns]}, lambda out: out[:, columns]
 
@@ -116,7 +116,7 @@ def configs(workload: Workload, arch: int) -> tuple[Any, ...]:
     from kernels import matmul_decode_triton as kernel
 
     M, K, dtype = workload.axes["M"], workload.axes["K"], torch_dtype(workload.dtype)
-    return kernel.configs_for(M, K, dtype, arch, workload.dtype == "tfloat32", matmul_fp8.scaling_for(workload))
+    return kernel.configs_for(M, K, dtype, arch, workload.dtype == "tfloat32", matmul_w8a8.scaling_for(workload))
 
 
 def bucket(workload: Workload, arch: int) -> tuple[Any, ...]:
@@ -124,27 +124,27 @@ def bucket(workload: Workload, arch: int) -> tuple[Any, ...]:
     from kernels import matmul_decode_triton as kernel
 
     M, K, dtype = workload.axes["M"], workload.axes["K"], torch_dtype(workload.dtype)
-    return kernel.bucket_of(M, K, dtype, workload.dtype == "tfloat32", matmul_fp8.scaling_for(workload))
+    return kernel.bucket_of(M, K, dtype, workload.dtype == "tfloat32", matmul_w8a8.scaling_for(workload))
 
 
 def work(workload: Workload) -> Work:
     """2 M N K FLOPs; X, W and Y once, and scales."""
-    if workload.dtype == matmul_fp8.E4M3:
-        return matmul_fp8.scaled_matmul_work(workload)
+    if workload.dtype in matmul_w8a8.SCALED:
+        return matmul_w8a8.scaled_matmul_work(workload)
     return matmul_work(*(workload.axes[axis] for axis in "MNK"), dtype=workload.dtype)
 
 
 def unsupported(workload: Workload, provider: str) -> str | None:
-    """More rows than decode has belong to op matmul; what a provider of float8_e4m3fn cannot take."""
+    """More rows than decode has belong to op matmul; what a provider of 8 bits cannot take."""
     rows = workload.axes["M"]
     if not 1 <= rows <= DECODE_ROWS:
         return f"M={rows}: matmul_decode is for 1 to {DECODE_ROWS} rows; use matmul"
-    return matmul_fp8.refusal(workload, provider)
+    return matmul_w8a8.refusal(workload, provider)
 
 
 def describe_axes(axes: Mapping[str, int], dtype: str, source: tuple[str, ...]) -> Workload:
-    """A decode workload of these sizes; float8_e4m3fn with scales per token."""
-    return matmul_fp8.described(Workload(axes=axes, dtype=dtype, phase="decode", source=source))
+    """A decode workload of these sizes; float8_e4m3fn and int8 with scales per token."""
+    return matmul_w8a8.described(Workload(axes=axes, dtype=dtype, phase="decode", source=source))
 
 
 def _check(M: int, N: int, K: int, dtype: str = "float32") -> Workload:
@@ -164,7 +164,7 @@ OP = Op(
     name="matmul_decode",
     summary="Y[M, N] = X[M, K] @ W[N, K]^T, M up to 64",
     axes={"M": 1, "N": None, "K": None},
-    dtypes=("bfloat16", "float16", "tfloat32", "float32", matmul_fp8.E4M3),
+    dtypes=("bfloat16", "float16", "tfloat32", "float32", *matmul_w8a8.SCALED),
     make_inputs=make_inputs,
     reference=matmul_decode_reference,
     eager=matmul_decode_eager,
@@ -181,7 +181,9 @@ OP = Op(
         _check(7, 64, 200),
         _check(17, 100, 72, "float16"),
         _check(64, 96, 128),
-        *(matmul_fp8.with_scales(_check(*sizes, matmul_fp8.E4M3), scale) for scale, sizes in FP8_CHECKS),
+        *(matmul_w8a8.with_scales(_check(*sizes, matmul_w8a8.E4M3), scale) for scale, sizes in FP8_CHECKS),
+        _check(17, 144, 272, matmul_w8a8.INT8),
+        _check(1, 35, 77, matmul_w8a8.INT8),
     ),
     roles={"x": "resident", "w": "streamed", "x_scale": "resident", "w_scale": "streamed"},
     unsupported=unsupported,

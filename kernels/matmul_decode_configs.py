@@ -104,7 +104,9 @@ def by_rule(M: int, K: int, dtype: torch.dtype, arch: int, scaling: int = 0) -> 
     if scaling:
         narrow = is_ragged(K, dtype) or not 90 <= arch < 100
         usual = FP8 if narrow else FP8_FEW if M <= FEW else FP8_MANY
-        return usual if scaling == BLOCKS else (*usual, replace(usual[0], fast_accumulation=True))
+        return (
+            usual if scaling == BLOCKS or dtype == torch.int8 else (*usual, replace(usual[0], fast_accumulation=True))
+        )
     if dtype == torch.float32:
         return FLOAT32_ONE_ROW if M == 1 else FLOAT32
     if is_ragged(K, dtype):

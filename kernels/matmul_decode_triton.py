@@ -23,7 +23,7 @@ from kernels.launch_work import matmul_decode_launch, merge_launch
 from kernels.matmul_decode_configs import MOST_ROWS, Config, by_rule, is_ragged, row_class, splits_for
 from kernels.pieces import in_pieces, row_piece
 from kernels.quantisation import check_arch
-from kernels.scaled_products import BLOCKS, block_scales, scale_strides, scaled, scaling_of
+from kernels.scaled_products import block_scales, promotes, scale_strides, scaled, scaling_of, sum_dtype
 from kernels.tuned import Bucket, Table, dtype_name, tuned_first
 
 TUNED: Table[Config] = {}
@@ -66,6 +66,7 @@ def _store(
 def _matmul_decode_kernel(
     x, w, y, partial, M, N, K, splits, stride_xm, stride_xk, stride_wn, stride_wk, stride_ym, stride_yn,
     x_scale, w_scale, stride_sxm, stride_sxk, stride_swn, stride_swk, SCALING: tl.constexpr, PROMOTE: tl.constexpr,
+    SUM: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SWAP: tl.constexpr, SPLIT: tl.constexpr,
     EVEN_K: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
@@ -84,7 +85,7 @@ def _matmul_decode_kernel(
     w_rows = w + columns.to(tl.int64)[:, None] * stride_wn
     x_inside = (rows < M)[:, None]
     w_inside = (columns < N)[:, None]
-    acc = tl.zeros((BLOCK_N, BLOCK_M) if SWAP else (BLOCK_M, BLOCK_N), tl.float32)
+    acc = tl.zeros((BLOCK_N, BLOCK_M) if SWAP else (BLOCK_M, BLOCK_N), SUM)
     for k in range(lo, hi, BLOCK_K):
         depth = (k + ks).to(tl.int64)[None, :]
         if EVEN_K:
@@ -103,9 +104,9 @@ def _matmul_decode_kernel(
                 product *= of_rows[None, :] if SWAP else of_rows[:, None]
             acc += product
         elif SWAP:
-            acc = tl.dot(w_tile, x_tile.T, acc, input_precision=PRECISION)
+            acc = tl.dot(w_tile, x_tile.T, acc, input_precision=PRECISION, out_dtype=SUM)
         else:
-            acc = tl.dot(x_tile, w_tile.T, acc, input_precision=PRECISION)
+            acc = tl.dot(x_tile, w_tile.T, acc, input_precision=PRECISION, out_dtype=SUM)
     if SCALING == 1:
         if SWAP:
             acc = scaled(acc, w_scale, x_scale, columns, rows, N, M, stride_swn, stride_sxm)
@@ -179,19 +180,19 @@ def matmul_decode(
     """Y = X @ W^T for few rows by the Triton kernels.
 
     Args:
-        x: [M, K] bfloat16, float16, float32 or float8_e4m3fn, M up to 64, any strides.
+        x: [M, K] bfloat16, float16, float32, float8_e4m3fn or int8, M up to 64, any strides.
         w: [N, K] of the same dtype, any strides.
-        x_scale: float32, for float8_e4m3fn alone: [1, 1], [M, 1], or [M, K / 128] beside w_scale [N / 128, K / 128].
+        x_scale: float32, for 8 bits alone: [1, 1], [M, 1], or [M, K / 128] beside w_scale [N / 128, K / 128].
         w_scale: float32 [1, 1], [N, 1] or of blocks.
         allow_tf32: multiply float32 in TF32.
         config: launch parameters; the first of `configs_for` when None.
 
     Returns:
-        [M, N] of the same dtype, contiguous; bfloat16 of float8_e4m3fn.
+        [M, N] of the same dtype, contiguous; bfloat16 of 8 bits.
 
     Raises:
         ValueError: shapes or dtypes that do not fit together, more than 64 rows, or gemv for several
-            or for float8_e4m3fn.
+            or for 8 bits.
         UnsupportedError: float8_e4m3fn on a GPU before sm_89.
     """
     if x.ndim != 2 or w.ndim != 2 or x.shape[1] != w.shape[1] or x.dtype != w.dtype or x.shape[0] > MOST_ROWS:
@@ -228,7 +229,7 @@ def _launch(
     else:
         _matmul_decode_kernel[grid](
             x, w, y, partial, M, N, K, splits, *x.stride(), *w.stride(), *y.stride(), *scales, SCALING=scaling,
-            PROMOTE=scaling == BLOCKS or (scaling > 0 and not config.fast_accumulation),
+            PROMOTE=promotes(x.dtype, scaling, config.fast_accumulation), SUM=sum_dtype(x.dtype),
             BLOCK_M=max(16, triton.next_power_of_2(M)), SWAP=config.form == "swap",
             PRECISION="tf32" if allow_tf32 else "ieee", **shared,
         )  # fmt: skip

@@ -26,7 +26,7 @@ from kernels.matmul_configs import Config, ranked
 from kernels.matmul_problem import Problem, has_ragged_rows, problem_of
 from kernels.pieces import in_pieces, row_piece
 from kernels.quantisation import check_arch
-from kernels.scaled_products import BLOCKS, block_scales, scale_strides, scaled, scaling_of
+from kernels.scaled_products import block_scales, promotes, scale_strides, scaled, scaling_of, sum_dtype
 from kernels.tuned import Bucket, Table, dtype_name, size_class, tuned
 
 TUNED: Table[Config] = {}
@@ -76,6 +76,7 @@ def _store(c, piece, m, n, M, N, stride_cm, BOXES: tl.constexpr):
 def _matmul_kernel(
     a, b, c, M, N, K, stride_am, stride_bn, stride_cm,
     a_scale, b_scale, stride_sam, stride_sak, stride_sbn, stride_sbk, SCALING: tl.constexpr, PROMOTE: tl.constexpr,
+    SUM: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     PROGRAMS: tl.constexpr, ON_HOST: tl.constexpr, C_BOXES: tl.constexpr, SUBTILES: tl.constexpr,
     PRECISION: tl.constexpr, WARP_SPECIALIZE: tl.constexpr,
@@ -95,7 +96,7 @@ def _matmul_kernel(
         row, column = tile_of(tile, tiles_m, tiles_n, GROUP_M)
         m = row * BLOCK_M
         n = column * BLOCK_N
-        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        acc = tl.zeros((BLOCK_M, BLOCK_N), SUM)
         for step in range(k_steps):
             x = a_blocks.load([m, step * BLOCK_K])
             w = b_blocks.load([n, step * BLOCK_K])
@@ -107,7 +108,7 @@ def _matmul_kernel(
                         stride_sam, stride_sak, stride_sbn, stride_sbk)[:, None]
                 acc += product
             else:
-                acc = tl.dot(x, w.T, acc, input_precision=PRECISION)
+                acc = tl.dot(x, w.T, acc, input_precision=PRECISION, out_dtype=SUM)
         if SCALING == 1:
             acc = scaled(
                 acc, a_scale, b_scale, m + tl.arange(0, BLOCK_M), n + tl.arange(0, BLOCK_N), M, N,
@@ -125,6 +126,7 @@ def _matmul_kernel(
 def _matmul_pointers_kernel(
     a, b, c, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn,
     a_scale, b_scale, stride_sam, stride_sak, stride_sbn, stride_sbk, SCALING: tl.constexpr, PROMOTE: tl.constexpr,
+    SUM: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     PROGRAMS: tl.constexpr, PRECISION: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
@@ -140,7 +142,7 @@ def _matmul_pointers_kernel(
         ns = column * BLOCK_N + tl.arange(0, BLOCK_N)
         a_rows = a + ms.to(tl.int64)[:, None] * stride_am
         b_columns = b + ns.to(tl.int64)[None, :] * stride_bn
-        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        acc = tl.zeros((BLOCK_M, BLOCK_N), SUM)
         for k in range(0, K, BLOCK_K):
             inside = k + ks < K
             depth = (k + ks).to(tl.int64)
@@ -154,7 +156,7 @@ def _matmul_pointers_kernel(
                         stride_sam, stride_sak, stride_sbn, stride_sbk)[:, None]
                 acc += product
             else:
-                acc = tl.dot(x, w, acc, input_precision=PRECISION)
+                acc = tl.dot(x, w, acc, input_precision=PRECISION, out_dtype=SUM)
         if SCALING == 1:
             acc = scaled(acc, a_scale, b_scale, ms, ns, M, N, stride_sam, stride_sbn)
         out = c + ms.to(tl.int64)[:, None] * stride_cm + ns.to(tl.int64)[None, :] * stride_cn
@@ -173,15 +175,15 @@ def matmul(
     """C = A @ B by the Triton kernel.
 
     Args:
-        a: [M, K] bfloat16, float16, float32 or float8_e4m3fn, any strides.
+        a: [M, K] bfloat16, float16, float32, float8_e4m3fn or int8, any strides.
         b: [K, N] of the same dtype, any strides; K-major (a linear layer's weight transposed) takes descriptors.
-        a_scale: float32, for float8_e4m3fn alone: [1, 1], [M, 1], or [M, K / 128] beside b_scale [K / 128, N / 128].
+        a_scale: float32, for 8 bits alone: [1, 1], [M, 1], or [M, K / 128] beside b_scale [K / 128, N / 128].
         b_scale: float32 [1, 1], [1, N] or of blocks.
         allow_tf32: multiply float32 in TF32.
         config: launch parameters; chosen by `config_for` when None.
 
     Returns:
-        [M, N] of the same dtype, contiguous; bfloat16 of float8_e4m3fn.
+        [M, N] of the same dtype, contiguous; bfloat16 of 8 bits.
 
     Raises:
         ValueError: shapes or dtypes that do not fit together.
@@ -204,7 +206,7 @@ def matmul(
     shared = {
         "BLOCK_M": config.block_m, "BLOCK_N": config.block_n, "BLOCK_K": config.block_k, "GROUP_M": config.group_m,
         "PROGRAMS": programs, "PRECISION": "tf32" if allow_tf32 else "ieee", "SCALING": problem.scaling,
-        "PROMOTE": problem.scaling == BLOCKS or (problem.scaling > 0 and not config.fast_accumulation),
+        "PROMOTE": promotes(a.dtype, problem.scaling, config.fast_accumulation), "SUM": sum_dtype(a.dtype),
         "num_warps": config.num_warps, "num_stages": config.num_stages, **OPTIONS,
     }  # fmt: skip
     if not config.descriptors:

@@ -1,8 +1,8 @@
-"""Shapes of published models, and the matmuls and attentions they imply for one GPU at a tensor-parallel size.
+"""Shapes of published models, and the matmuls they imply for one GPU at a tensor-parallel size.
 
 Pure Python: neither torch nor the kernels. Leaves the choice of sizes (rows, lengths, batches) to `bench.suites`,
-counting to `kernels.work`, and the attention of models with a latent to `kernels.latent_attention`. Routers and
-experts, and windowed attention, are not listed yet: they need ops of their own.
+counting to `kernels.work`, and attention to `kernels.attention_layers` and, with a latent, to
+`kernels.latent_attention`. Routers and experts are not listed yet: they need ops of their own.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ class Model:
         dense_layers: layers with a dense MLP: all, unless there are experts.
         experts_active: routed experts a token visits; `shared_experts` come on top.
         window: keys a windowed layer sees; `window_layers` of the layers are windowed.
+        sinks, softcap: whether query heads have attention sinks, and the cap on attention's logits.
         q_lora_rank, kv_lora_rank, rope_head_dim: MLA's ranks, and the part of `head_dim` that is rotated.
         tied_head: the lm_head is the embedding table.
+        qk_norm: queries and keys are normalised head by head.
         parameters: exact count of the text model.
         active_parameters: `parameters` (the default) less the routed experts that a token does not visit. Embedding
             included, as Mixtral, Qwen3 and DeepSeek count; the gpt-oss card leaves it out (5.13e9).
@@ -55,8 +57,11 @@ class Model:
     expert_intermediate: int = 0
     vocabulary: int
     tied_head: bool = False
+    qk_norm: bool = False
     window: int = 0
     window_layers: int = 0
+    sinks: bool = False
+    softcap: int = 0
     q_lora_rank: int = 0
     kv_lora_rank: int = 0
     rope_head_dim: int = 0
@@ -85,17 +90,17 @@ MODELS: tuple[Model, ...] = (
           intermediate=53248, vocabulary=128256, parameters=405_853_388_800,
           source="Hugging Face config meta-llama/Meta-Llama-3.1-405B"),
     Model(name="qwen3-8b", layers=36, hidden=4096, q_heads=32, kv_heads=8, head_dim=128,
-          intermediate=12288, vocabulary=151936, parameters=8_190_735_360,
+          intermediate=12288, vocabulary=151936, qk_norm=True, parameters=8_190_735_360,
           source="Hugging Face config Qwen/Qwen3-8B"),
     Model(name="qwen3-32b", layers=64, hidden=5120, q_heads=64, kv_heads=8, head_dim=128,
-          intermediate=25600, vocabulary=151936, parameters=32_762_123_264,
+          intermediate=25600, vocabulary=151936, qk_norm=True, parameters=32_762_123_264,
           source="Hugging Face config Qwen/Qwen3-32B"),
     Model(name="qwen3-30b-a3b", layers=48, hidden=2048, q_heads=32, kv_heads=4, head_dim=128,
-          experts=128, experts_active=8, expert_intermediate=768, vocabulary=151936,
+          experts=128, experts_active=8, expert_intermediate=768, vocabulary=151936, qk_norm=True,
           parameters=30_532_122_624, active_parameters=3_353_032_704,
           source="Hugging Face config Qwen/Qwen3-30B-A3B"),
     Model(name="qwen3-235b-a22b", layers=94, hidden=4096, q_heads=64, kv_heads=4, head_dim=128,
-          experts=128, experts_active=8, expert_intermediate=1536, vocabulary=151936,
+          experts=128, experts_active=8, expert_intermediate=1536, vocabulary=151936, qk_norm=True,
           parameters=235_093_634_560, active_parameters=22_190_763_520,
           source="Hugging Face config Qwen/Qwen3-235B-A22B"),
     Model(name="mistral-7b", layers=32, hidden=4096, q_heads=32, kv_heads=8, head_dim=128,
@@ -105,8 +110,11 @@ MODELS: tuple[Model, ...] = (
           experts=8, experts_active=2, expert_intermediate=14336, vocabulary=32000,
           parameters=46_702_792_704, active_parameters=12_879_925_248,
           source="Hugging Face config mistralai/Mixtral-8x7B-v0.1"),
+    Model(name="gemma-2-27b", layers=46, hidden=4608, q_heads=32, kv_heads=16, head_dim=128,
+          intermediate=36864, vocabulary=256000, tied_head=True, window=4096, window_layers=23, softcap=50,
+          parameters=27_227_128_320, source="Hugging Face config google/gemma-2-27b"),
     Model(name="gemma-3-27b", layers=62, hidden=5376, q_heads=32, kv_heads=16, head_dim=128,
-          intermediate=21504, vocabulary=262208, tied_head=True, window=1024, window_layers=52,
+          intermediate=21504, vocabulary=262208, tied_head=True, qk_norm=True, window=1024, window_layers=52,
           parameters=27_009_346_304,  # with the vision tower: 27,432,406,640
           source="Hugging Face config google/gemma-3-27b-pt, text model"),
     Model(name="deepseek-v3", layers=61, hidden=7168, q_heads=128, kv_heads=128, head_dim=192, v_head_dim=128,
@@ -116,7 +124,7 @@ MODELS: tuple[Model, ...] = (
           source="Hugging Face config deepseek-ai/DeepSeek-V3, without the multi-token prediction layer"),
     Model(name="gpt-oss-120b", layers=36, hidden=2880, q_heads=64, kv_heads=8, head_dim=64,
           experts=128, experts_active=4, expert_intermediate=2880, vocabulary=201088, window=128, window_layers=18,
-          parameters=116_829_156_672, active_parameters=5_711_982_912,
+          sinks=True, parameters=116_829_156_672, active_parameters=5_711_982_912,
           source="Hugging Face config openai/gpt-oss-120b"),
 )
 # fmt: on
@@ -248,50 +256,3 @@ def matmul_workloads(
             )
             by_op["matmul_decode" if decode else "matmul"].append(workload)
     return by_op
-
-
-def attention_prefill_workloads(model: Model, tp: int, lengths: Sequence[int], dtype: str) -> list[Workload]:
-    """Causal attention of one prompt of each length, in the model's full-attention layers."""
-    return [
-        Workload(
-            axes={"batch": 1, "q_len": length, "kv_len": length, **heads, "causal": 1},
-            dtype=dtype,
-            phase="prefill",
-            source=source,
-        )
-        for heads, source in full_attention(model, tp)
-        for length in lengths
-    ]
-
-
-def attention_decode_workloads(
-    model: Model, tp: int, batches: Sequence[int], kv_lens: Sequence[int], dtype: str
-) -> list[Workload]:
-    """One new token a sequence over a cache of each length, in the model's full-attention layers."""
-    return [
-        Workload(
-            axes={"batch": batch, "q_len": 1, "kv_len": kv_len, **heads},
-            dtype=dtype,
-            phase="decode",
-            technique="kv_cache",
-            source=source,
-        )
-        for heads, source in full_attention(model, tp)
-        for batch in batches
-        for kv_len in kv_lens
-    ]
-
-
-def full_attention(model: Model, tp: int) -> list[tuple[dict[str, int], tuple[str, ...]]]:
-    """Head axes and source of the full-attention layers: one entry, or none.
-
-    Layers with a latent are those of `kernels.latent_attention`; windowed ones have no kernel yet.
-    """
-    shard = sharded(model, tp)
-    if model.kv_lora_rank or model.window_layers == model.layers:
-        return []
-    heads = {"q_heads": shard.q_heads, "kv_heads": shard.kv_heads, "head_dim": model.head_dim}
-    if model.v_head_dim != model.head_dim:
-        heads["v_head_dim"] = model.v_head_dim
-    what = "global attention" if model.window_layers else "attention"
-    return [(heads, (f"{model.name}: {what}, tp {tp}",))]

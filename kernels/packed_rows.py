@@ -25,13 +25,15 @@ def load_packed_rows(
 @triton.jit
 def store_rows(
     acc, m, total, out, lse, partial, partial_lse, batch, token, head, inside, q_len, q_heads, split, splits, any_keys,
-    DV: tl.constexpr, WIDTH_V: tl.constexpr, SPLIT: tl.constexpr, LSE: tl.constexpr,
+    DV: tl.constexpr, WIDTH_V: tl.constexpr, SPLIT: tl.constexpr, LSE: tl.constexpr, value_scale=1.0,
 ):  # fmt: skip
     """Ends packed rows: into the output, or when SPLIT into a part for `kernels.attention_merge_triton`.
 
-    Rows of all outputs are (batch, token, head), the partials' with the split before the width.
+    Rows of all outputs are (batch, token, head), the partials' with the split before the width. What is stored is
+    multiplied by `value_scale`.
     """
     result, row_lse = finished(acc, m, total)
+    result *= value_scale
     dv = tl.arange(0, WIDTH_V)
     flat = (batch.to(tl.int64) * q_len + token) * q_heads + head
     if SPLIT:

@@ -66,6 +66,25 @@ def make_inputs(workload: Workload, device: torch.device | str, seed: int) -> In
     return {"x": x, "group": GROUP if workload.scale == "block128" else 0}
 
 
+def configs(workload: Workload, arch: int) -> tuple[Any, ...]:
+    """The Triton kernels' configurations for this workload."""
+    from kernels import quantise_fp8_triton as kernel
+
+    return kernel.configs_for(*_asked(workload), arch)
+
+
+def bucket(workload: Workload, arch: int) -> tuple[Any, ...]:
+    """The key of the Triton kernels' tuned table for this workload."""
+    from kernels import quantise_fp8_triton as kernel
+
+    return kernel.bucket_of(*_asked(workload))
+
+
+def _asked(workload: Workload) -> tuple[torch.dtype, int, bool]:
+    group = GROUP if workload.scale == "block128" else 0
+    return torch_dtype(workload.dtype), group, workload.scale == "tensor"
+
+
 def work(workload: Workload) -> Work:
     """No FLOPs that count; x, what is stored, and scales of 4 bytes once."""
     M, K = workload.axes["M"], workload.axes["K"]
@@ -113,5 +132,6 @@ OP = Op(
     ),
     roles={"x": "resident", "scale": "resident"},
     unsupported=unsupported,
-    bucket=lambda workload, arch: (workload.dtype, workload.scale),
+    configs=configs,
+    bucket=bucket,
 )

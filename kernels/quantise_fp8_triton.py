@@ -10,6 +10,8 @@ Bound: DRAM (no arithmetic that counts). x is multiplied by the rounded inverse 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import triton
 import triton.language as tl
@@ -17,16 +19,47 @@ import triton.language as tl
 from kernels.launch import INTERPRETED, OPTIONS, target_arch
 from kernels.launch_work import quantise_launch
 from kernels.quantisation import LARGEST, LEAST_SCALE, check_arch
+from kernels.tuned import Bucket, Table, dtype_name, tuned_first
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Launch parameters.
+
+    Attributes:
+        block_m: rows of a tile of the form by groups.
+        block_k: values of a step along a row of the form by rows.
+        num_warps: of the compiler.
+    """
+
+    block_m: int = 1
+    block_k: int = 128
+    num_warps: int = 4
+
+
+BY_ROWS = (Config(block_k=2048), Config(block_k=4096, num_warps=8), Config(block_k=1024, num_warps=2))
+BY_GROUPS = (Config(block_m=16), Config(block_m=32), Config(block_m=8, num_warps=2))
+TUNED: Table[Config] = {}
+"""What `bench tune` found: (device, Triton's version) -> bucket, as `bucket_of` gives it -> configuration."""
 MOST = tl.constexpr(LARGEST[torch.float8_e4m3fn])
 LEAST = tl.constexpr(LEAST_SCALE)
 GROUP = tl.constexpr(128)
 """Values along K that share a scale of blocks."""
-ROWS, ROW_STEP = 16, 2048
 LEAST_EXPONENT = tl.constexpr(121 << 23)
 """Bits of 2^-6: below it e4m3 has steps of 2^-9 alone."""
 TO_MAGIC = tl.constexpr((20 << 23) | 0x400000)
 """What makes of a value's exponent bits those of 1.5 x 2^23 steps: a float32 that large has no bits below a step."""
+
+
+def bucket_of(dtype: torch.dtype, group: int, given: bool) -> Bucket:
+    """What the choice of a configuration depends on: dtype, and what shares a scale."""
+    return (dtype_name(dtype), "given" if given else f"groups of {group}" if group else "rows")
+
+
+def configs_for(dtype: torch.dtype, group: int, given: bool, arch: int) -> tuple[Config, ...]:
+    """The configurations of the form that this takes, the default first."""
+    usual = BY_GROUPS if group or given else BY_ROWS
+    return tuned_first(TUNED, bucket_of(dtype, group, given), usual, arch)
 
 
 @triton.jit
@@ -93,7 +126,7 @@ def _quantise_groups_kernel(
 
 
 def quantise_fp8(
-    x: torch.Tensor, *, group: int = 0, scale: torch.Tensor | None = None
+    x: torch.Tensor, *, group: int = 0, scale: torch.Tensor | None = None, config: Config | None = None
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """x as float8_e4m3fn by the Triton kernels.
 
@@ -101,6 +134,7 @@ def quantise_fp8(
         x: [M, K] bfloat16, float16 or float32, any strides.
         group: values along K that share a scale: 128, or 0 for whole rows.
         scale: [1, 1] float32 for all of x, above 0; none is looked for then.
+        config: launch parameters; the first of `configs_for` when None.
 
     Returns:
         stored [M, K] contiguous where a scale is given; else (stored, scales float32 [M, 1], or [M, ceil(K / 128)] with
@@ -120,13 +154,14 @@ def quantise_fp8(
     steps = triton.cdiv(K, GROUP.value)
     shape = (steps, M) if group else (M, 1)
     scales = torch.empty(shape, dtype=torch.float32, device=x.device) if scale is None else scale
-    shared = {"ROUND": INTERPRETED, "num_warps": 4, "num_stages": 2, **OPTIONS}
+    config = config or configs_for(x.dtype, group, scale is not None, target_arch())[0]
+    shared = {"ROUND": INTERPRETED, "num_warps": config.num_warps, "num_stages": 2, **OPTIONS}
     if M and scale is None and not group:
-        block = min(ROW_STEP, triton.next_power_of_2(max(K, 1)))
+        block = min(config.block_k, triton.next_power_of_2(max(K, 1)))
         _quantise_rows_kernel[(M,)](x, stored, scales, M, K, *x.stride(), BLOCK_K=block, **shared)
     elif M * K:
-        grid = (triton.cdiv(M, ROWS) * steps,)
+        grid = (triton.cdiv(M, config.block_m) * steps,)
         _quantise_groups_kernel[grid](
-            x, stored, scales, M, K, *x.stride(), GIVEN=scale is not None, BLOCK_M=ROWS, **shared
+            x, stored, scales, M, K, *x.stride(), GIVEN=scale is not None, BLOCK_M=config.block_m, **shared
         )
     return stored if scale is not None else (stored, scales.t() if group else scales)

@@ -1,4 +1,4 @@
-"""Projections of published models in fp8 and with stored weights, and the quantisation of what they are fed with.
+"""Projections of published models with operands or weights of few bits, and the quantisation of what they are fed with.
 
 Shapes come from `kernels.models`; which models, projections and rows is left to `bench.technique_suite`.
 """
@@ -11,8 +11,8 @@ from dataclasses import replace
 from kernels.models import Model, matmul_workloads
 from kernels.spec import DECODE_ROWS, Workload
 
-E4M3 = "float8_e4m3fn"
-NIBBLES, EIGHT_BITS, USUAL_GROUP = ("int4", "uint4"), ("int8", E4M3), 128
+TECHNIQUES = {"float8_e4m3fn": "fp8", "int8": "int8", "int4": "int4", "uint4": "int4"}
+NIBBLES, EIGHT_BITS, USUAL_GROUP = ("int4", "uint4"), ("int8", "float8_e4m3fn"), 128
 """Storage of weights beside 16-bit activations: in groups along K that share a scale, and with a scale a column."""
 
 
@@ -21,17 +21,16 @@ def with_weights(workload: Workload, weight_dtype: str, group: int = 0) -> Workl
     axes = {axis: size for axis, size in workload.axes.items() if axis != "group_size"}
     if weight_dtype in NIBBLES:
         axes["group_size"] = group or USUAL_GROUP
-    technique = {"float8_e4m3fn": "fp8", "int8": "int8"}.get(weight_dtype, "int4")
-    scale = "channel" if weight_dtype in EIGHT_BITS else ""
-    return replace(workload, axes=axes, weight_dtype=weight_dtype, scale=scale, technique=technique)
+    scale = "" if weight_dtype in NIBBLES else "channel"
+    return replace(workload, axes=axes, weight_dtype=weight_dtype, scale=scale, technique=TECHNIQUES[weight_dtype])
 
 
-def fp8_workloads(
-    model: Model, tp: int, rows: Sequence[int], scale: str, only: tuple[str, ...]
+def w8a8_workloads(
+    model: Model, tp: int, rows: Sequence[int], dtype: str, scale: str, only: tuple[str, ...]
 ) -> dict[str, list[Workload]]:
     """Op name -> the projections named, at each number of rows, with scales of this granularity."""
-    by_op = matmul_workloads(model, tp, rows, E4M3, only=only)
-    return {op: [replace(w, scale=scale, technique="fp8") for w in workloads] for op, workloads in by_op.items()}
+    by_op, technique = matmul_workloads(model, tp, rows, dtype, only=only), TECHNIQUES[dtype]
+    return {op: [replace(w, scale=scale, technique=technique) for w in workloads] for op, workloads in by_op.items()}
 
 
 def weight_only_workloads(

@@ -23,7 +23,7 @@ def scaling_of(x: torch.Tensor, x_scale: torch.Tensor | None, w: torch.Tensor, w
         ValueError: scales that are not float32, or fit no granularity.
     """
     if x_scale is None or w_scale is None:
-        if x_scale is not w_scale or x.dtype == torch.float8_e4m3fn:
+        if x_scale is not w_scale or x.element_size() == 1:
             raise ValueError(
                 f"{x.dtype} operands need {'both or neither of' if x.element_size() > 1 else ''} two scales"
             )
@@ -34,11 +34,23 @@ def scaling_of(x: torch.Tensor, x_scale: torch.Tensor | None, w: torch.Tensor, w
     shapes = tuple(x_scale.shape), tuple(w_scale.shape)
     if shapes[0] in ((1, 1), (M, 1)) and shapes[1] in ((1, 1), (N, 1)):
         return ROWS
+    if x.dtype == torch.int8:
+        raise ValueError(f"wanted scales [1 or {M}, 1] and [1 or {N}, 1] of int8, got {shapes}")
     steps = triton.cdiv(K, BLOCK.value)
     wanted = (M, steps), (triton.cdiv(N, BLOCK.value), steps)
     if shapes != wanted:
         raise ValueError(f"wanted scales [1 or {M}, 1] and [1 or {N}, 1], or {wanted[0]} and {wanted[1]}, got {shapes}")
     return BLOCKS
+
+
+def promotes(dtype: torch.dtype, scaling: int, fast: bool) -> bool:
+    """Whether each step of K is added in registers: int8 sums are exact where they are."""
+    return scaling == BLOCKS or (scaling == ROWS and dtype != torch.int8 and not fast)
+
+
+def sum_dtype(dtype: torch.dtype) -> tl.dtype:
+    """What products of operands of a dtype are added in."""
+    return tl.int32 if dtype == torch.int8 else tl.float32
 
 
 def scale_strides(scale: torch.Tensor | None) -> tuple[int, int]:
@@ -51,10 +63,10 @@ def scale_strides(scale: torch.Tensor | None) -> tuple[int, int]:
 
 @triton.jit
 def scaled(acc, row_scales, column_scales, rows, columns, R, C, stride_r, stride_c):
-    """acc [rows, columns] of a matrix [R, C], times the scale of each row and of each column."""
+    """acc [rows, columns] of a matrix [R, C] in float32, times the scale of each row and of each column."""
     left = tl.load(row_scales + rows.to(tl.int64) * stride_r, mask=rows < R, other=0.0)
     right = tl.load(column_scales + columns.to(tl.int64) * stride_c, mask=columns < C, other=0.0)
-    return acc * left[:, None] * right[None, :]
+    return acc.to(tl.float32) * left[:, None] * right[None, :]
 
 
 @triton.jit

@@ -3,6 +3,9 @@
 Scores are kept in base 2: log2(e) is folded into the scale once, so that a score costs one fused multiply-add and one
 exp2. A row that has seen no key has maximum `FLOOR` and sum 0; it ends as 0 with a log-sum-exp of -inf.
 
+An attention sink is a key without a value that comes before all others: it has a weight in the sum and none in the
+output, and a row that has seen only it ends as 0 with the sink itself as log-sum-exp.
+
 The maximum need not be the largest score, only near it: what it is cancels out. A lazy walk raises it when a tile's
 weights come out large, instead of finding each tile's largest score: on sm_90 that saves a compare for every score and
 a multiplication for every accumulator. The first tile always raises it, later ones of usual data hardly ever do.
@@ -12,6 +15,8 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+
+from kernels.stored_values import widened
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)
@@ -26,6 +31,11 @@ thread; they are joined once, at the end."""
 WGMMA_ROWS = tl.constexpr(64)
 """From so many rows on sm_90 multiplies by wgmma, and there ptxas waits for each one in full if addresses are counted
 from the tile's start."""
+
+
+BEND = tl.constexpr(0.625)
+"""Up to this a polynomial gives the hyperbolic tangent in float32, to 2 units of its last place (Cephes' tanhf); past
+it 1 - 2 / (exp(2 x) + 1) is as good, and near 0 its rounding would be as large as the scores."""
 
 
 @triton.jit
@@ -95,6 +105,32 @@ def no_sums(ROWS: tl.constexpr, LAZY: tl.constexpr):
 
 
 @triton.jit
+def seen_sink(sink, LAZY: tl.constexpr):
+    """(m, total) of rows [rows] that have seen only their sink, a natural logit; -inf is none."""
+    m = tl.maximum(sink * LOG2_E, FLOOR)
+    total = tl.exp2(sink * LOG2_E - m)
+    if LAZY:
+        total = total[:, None] + tl.zeros([sink.shape[0], PARTS], tl.float32)
+        total = total / PARTS
+    return m, total
+
+
+@triton.jit
+def capped(qk, scale_log2, SOFTCAP: tl.constexpr, EXACT: tl.constexpr):
+    """SOFTCAP x tanh(raw scores x scale / SOFTCAP) in base 2, of any score: where the exp2 is inf or 0 it is the cap.
+
+    EXACT: to float32's last places; otherwise off by up to 2^-23 of the cap, which no half-precision weight shows.
+    """
+    bent = 1.0 - 2.0 / (tl.exp2(qk * (scale_log2 * (2.0 / SOFTCAP))) + 1.0)
+    if EXACT:
+        x = qk * (scale_log2 * (LN_2 / SOFTCAP))
+        z = x * x
+        series = ((-5.70498872745e-3 * z + 2.06390887954e-2) * z - 5.37397155531e-2) * z + 1.33314422036e-1
+        bent = tl.where(tl.abs(x) < BEND, x + x * z * (series * z - 3.33332819422e-1), bent)
+    return bent * (SOFTCAP * LOG2_E)
+
+
+@triton.jit
 def softmax_step(acc, qk, m, total, scale_log2, DTYPE: tl.constexpr, LAZY: tl.constexpr):
     """One step of the online softmax over a tile of raw scores.
 
@@ -126,7 +162,7 @@ def walk_keys(
     stride_kb, stride_ks, stride_kh, stride_kd, stride_vb, stride_vs, stride_vh, stride_vd,
     D: tl.constexpr, DV: tl.constexpr, BLOCK_N: tl.constexpr, WIDTH: tl.constexpr, WIDTH_V: tl.constexpr,
     CAUSAL: tl.constexpr, MASKED: tl.constexpr, RANK: tl.constexpr, WARP_SPECIALIZE: tl.constexpr,
-    LAZY: tl.constexpr,
+    LAZY: tl.constexpr, SOFTCAP: tl.constexpr = 0, WINDOW: tl.constexpr = False, window=0,
 ):  # fmt: skip
     """Attends the query rows to keys lo .. hi - 1 in tiles of BLOCK_N, lo a multiple of it from the caller's start.
 
@@ -135,23 +171,30 @@ def walk_keys(
         q: [rows, WIDTH] tile; q_positions [rows] are its places among the keys.
         k, v: as RANK says (see `load_rows`), with the strides that follow; kv_len rows exist.
         LAZY: as of `softmax_step`, and of the `no_sums` that total started as.
-        MASKED: whether a tile may hold keys that some row does not see: past hi or, when CAUSAL, past its place.
+        MASKED: whether a tile may hold keys that some row does not see: past hi or, when CAUSAL, past its place, or
+            when WINDOW before what its window reaches: its own key and window - 1 before.
+        SOFTCAP: of the scores, before the mask; 0 for none.
     """
     for start in tl.range(lo, hi, BLOCK_N, warp_specialize=WARP_SPECIALIZE):
         keys = load_rows(
             k, batch, start, kv_head, stride_kb, stride_ks, stride_kh, stride_kd, kv_len, D, BLOCK_N, WIDTH, RANK,
             not MASKED, LAZY and not MASKED and q.shape[0] < WGMMA_ROWS)
-        qk = tl.dot(q, keys.T, input_precision="ieee")
+        qk = tl.dot(q, widened(keys, q.dtype).T, input_precision="ieee")
+        if SOFTCAP:
+            qk = capped(qk, scale_log2, SOFTCAP, q.dtype == tl.float32)
         if MASKED:
             places = start + tl.arange(0, BLOCK_N)
             seen = (places < hi)[None, :]
             if CAUSAL:
                 seen = seen & (places[None, :] <= q_positions[:, None])
+            if WINDOW:
+                seen = seen & (places[None, :] > q_positions[:, None] - window)
             qk = tl.where(seen, qk, float("-inf"))
         values = load_rows(
             v, batch, start, kv_head, stride_vb, stride_vs, stride_vh, stride_vd, kv_len, DV, BLOCK_N, WIDTH_V, RANK,
             not MASKED, LAZY and not MASKED and q.shape[0] < WGMMA_ROWS)
-        p, acc, m, total = softmax_step(acc, qk, m, total, scale_log2, values.dtype, LAZY)
+        values = widened(values, q.dtype)
+        p, acc, m, total = softmax_step(acc, qk, m, total, 1.0 if SOFTCAP else scale_log2, values.dtype, LAZY)
         acc = tl.dot(p, values, acc, input_precision="ieee")
     return acc, m, total
 

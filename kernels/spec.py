@@ -30,7 +30,7 @@ TECHNIQUES = (
     "dense", "kv_cache", "paged", "continuous", "chunked", "prefix", "speculative", "window", "quantised_kv",
     "mla", "fp8", "int8", "int4", "fused_mlp", "moe", "lm_head", "sampling", "glue", "tensor_parallel",
 )  # fmt: skip
-SCALES = ("", "tensor", "token", "channel", "block128")
+SCALES = ("", "tensor", "head", "token", "channel", "block128")
 DECODE_ROWS = work.DECODE_ROWS
 
 
@@ -46,6 +46,24 @@ def dtype_named(name: str) -> str:
             f"unknown dtype {name!r}; known: {', '.join(COMPUTE_DTYPES)} (short: {', '.join(DTYPE_ALIASES)})"
         )
     return full
+
+
+def stored_as(name: str) -> dict[str, Any]:
+    """The fields of a `Workload` that the dtype of a case id tells: `bf16.kv_fp8.head`, `fp8.block128`, `bf16.w_int4`.
+
+    Raises:
+        ValueError: a part that is no dtype, no storage after w_ or kv_, and no granularity of scales.
+    """
+    dtype, *parts = name.split(".")
+    fields: dict[str, Any] = {"dtype": dtype_named(dtype)}
+    for part in parts:
+        if part.startswith(("w_", "kv_")):
+            kind, _, storage = part.partition("_")
+            fields["weight_dtype" if kind == "w" else "kv_dtype"] = DTYPE_ALIASES.get(storage, storage)
+        else:
+            one_of("granularity of scales", part, SCALES)
+            fields["scale"] = part
+    return fields
 
 
 def one_of(kind: str, name: str, known: tuple[str, ...]) -> None:
@@ -107,13 +125,16 @@ class Workload:
                 object.__setattr__(self, storage, "")
 
     @property
+    def stored(self) -> str:
+        """Compute dtype, other storage and granularity of scales, as `stored_as` takes them: `bfloat16.w_int4`."""
+        parts = ((".w_", self.weight_dtype), (".kv_", self.kv_dtype), (".", self.scale))
+        return self.dtype + "".join(prefix + part for prefix, part in parts if part)
+
+    @property
     def key(self) -> str:
         """dtype and sizes, the part of a case id after op and provider: `bfloat16.w_int4/M=1,N=4096,K=4096`."""
-        dtype = self.dtype
-        for prefix, part in ((".w_", self.weight_dtype), (".kv_", self.kv_dtype), (".", self.scale)):
-            dtype += prefix + part if part else ""
         sizes = ",".join(f"{axis}={size}" for axis, size in self.axes.items())
-        return f"{dtype}/{sizes}{_ragged_part('kv_lens', self.kv_lens)}{_ragged_part('q_lens', self.q_lens)}"
+        return f"{self.stored}/{sizes}{_ragged_part('kv_lens', self.kv_lens)}{_ragged_part('q_lens', self.q_lens)}"
 
 
 def _ragged_part(name: str, lens: tuple[int, ...]) -> str:

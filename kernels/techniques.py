@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernels.models import Model, full_attention
+from kernels.attention_layers import full_attention
+from kernels.models import Model
 from kernels.spec import Workload
 from kernels.work import DECODE_TOKENS
 

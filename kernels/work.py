@@ -17,7 +17,7 @@ COUNTING_VERSION = 1
 
 AXES = (
     "M", "N", "K", "batch", "q_len", "kv_len", "prefix_len", "q_heads", "kv_heads", "head_dim", "v_head_dim",
-    "causal", "window", "page_size", "group_size", "experts", "top_k",
+    "causal", "window", "sinks", "softcap", "page_size", "group_size", "experts", "top_k",
 )  # fmt: skip
 """Names of sizes, in the order that ids and tables give them."""
 
@@ -125,6 +125,7 @@ def attention_work(
     dtype: str,
     kv_dtype: str = "",
     lse: bool = False,
+    sinks: Size = 0,
 ) -> Work:
     """Attention of `batch` sequences of `q_len` queries.
 
@@ -132,11 +133,12 @@ def attention_work(
         pairs: unmasked query-key pairs of one head, summed over the batch.
         kv_tokens: keys really read, summed over the batch: real lengths, never the allocation.
         lse: whether the log-sum-exp (4 bytes a row) is written.
+        sinks: learned logits that are read, of 4 bytes each.
     """
     flops = 2 * q_heads * pairs * (head_dim + v_head_dim)
     q_and_o = storage_bytes(batch * q_len * q_heads * (head_dim + v_head_dim), dtype)
     kv = storage_bytes(kv_tokens * kv_heads * (head_dim + v_head_dim), kv_dtype or dtype)
-    return Work(flops=flops, bytes=q_and_o + kv + (4 * batch * q_len * q_heads if lse else 0))
+    return Work(flops=flops, bytes=q_and_o + kv + 4 * sinks + (4 * batch * q_len * q_heads if lse else 0))
 
 
 def paged(work: Work, *, batch: Size, pages: Size) -> Work:

@@ -16,13 +16,14 @@ MARK = -416.0
 
 
 def surrounded(tensor: torch.Tensor, slack: int = 8) -> torch.Tensor:
-    """The same values in a strided view, with NaN between the rows of every axis and past the end.
+    """The same values in a strided view, with NaN between the rows of every axis and past the end; of integers 101.
 
     Args:
-        tensor: floating.
+        tensor: of any dtype.
         slack: elements past each axis; 8 keeps strides in whole 16 bytes where the last axis is too.
     """
-    whole = torch.full([size + slack for size in tensor.shape], torch.nan, dtype=tensor.dtype)
+    around = torch.nan if tensor.dtype.is_floating_point else 101
+    whole = torch.full([size + slack for size in tensor.shape], around, dtype=tensor.dtype)
     view = whole[tuple(slice(size) for size in tensor.shape)]
     view.copy_(tensor)
     return view

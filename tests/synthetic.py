@@ -51,6 +51,7 @@ def record(
         "id": f"{op}/{provider}/{workload.key}", "op": op, "provider": provider, "phase": workload.phase,
         "dtype": workload.dtype, "technique": workload.technique, "axes": dict(workload.axes),
         "source": list(workload.source), "weight_dtype": workload.weight_dtype, "kv_dtype": workload.kv_dtype,
+        "scale": workload.scale,
     }  # fmt: skip
     return Record(
         run=run, case=case, status=status, detail=detail, times_us=times if status is Status.OK else (),
@@ -70,17 +71,20 @@ def matmul(run: str, m: int, n: int = 4096, k: int = 4096, dtype: str = "bfloat1
 
 def attention(
     run: str, batch: int, q_len: int, kv_len: int, dtype: str = "bfloat16", window: int | None = None,
-    technique: str = "kv_cache", **options: Any,
+    technique: str = "kv_cache", kv_dtype: str = "", scale: str = "", **options: Any,
 ) -> Record:  # fmt: skip
     """One attention of 32 query and 8 KV heads; decode where there is one query token."""
     heads = {"q_heads": 32, "kv_heads": 8, "head_dim": 128}
     axes = {"batch": batch, "q_len": q_len, "kv_len": kv_len, **heads, **({"window": window} if window else {})}
     decode = q_len == 1
-    workload = Workload(axes=axes, dtype=dtype, phase="decode" if decode else "prefill", technique=technique)
+    workload = Workload(
+        axes=axes, dtype=dtype, phase="decode" if decode else "prefill", technique=technique,
+        kv_dtype=kv_dtype, scale=scale,
+    )  # fmt: skip
     pairs = unmasked_pairs(q_len, kv_len, causal=True, window=window or 0)
     work = attention_work(
         batch=batch, q_heads=32, kv_heads=8, q_len=q_len, pairs=batch * pairs, kv_tokens=batch * kv_len,
-        head_dim=128, v_head_dim=128, dtype=dtype,
+        head_dim=128, v_head_dim=128, dtype=dtype, kv_dtype=kv_dtype,
     )  # fmt: skip
     return record(run, "attention_decode" if decode else "attention_prefill", workload, work, **options)
 

@@ -27,7 +27,16 @@ Answers = dict[str, tuple[torch.Tensor, ...]]
 
 
 def by_loops(
-    q: Array, k: Array, v: Array, lens: list[int], *, causal: bool, window: int = 0, scale: float | None = None
+    q: Array,
+    k: Array,
+    v: Array,
+    lens: list[int],
+    *,
+    causal: bool,
+    window: int = 0,
+    scale: float | None = None,
+    softcap: float = 0,
+    sinks: Array | None = None,
 ) -> tuple[Array, Array]:
     """Attention from its definition, one query and one key at a time; the last query stands at the last key."""
     B, Sq, Hq, D = q.shape
@@ -38,12 +47,16 @@ def by_loops(
         last = min(own, lens[b] - 1) if causal else lens[b] - 1
         keys = [j for j in range(last + 1) if not window or own - j < window]
         logits = [float(q[b, i, h] @ k[b, j, kv_head]) * factor for j in keys]
-        if not keys:
+        if softcap:
+            logits = [softcap * math.tanh(logit / softcap) for logit in logits]
+        if sinks is not None:
+            logits.append(float(sinks[h]))
+        if not logits:
             continue
         top = max(logits)
         parts = [math.exp(logit - top) for logit in logits]
         lse[b, h, i] = top + math.log(sum(parts))
-        out[b, i, h] = sum(part * v[b, j, kv_head] for part, j in zip(parts, keys, strict=True)) / sum(parts)
+        out[b, i, h] = sum(part * v[b, j, kv_head] for part, j in zip(parts, keys, strict=False)) / sum(parts)
     return out, lse
 
 

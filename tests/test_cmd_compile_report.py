@@ -16,10 +16,11 @@ from matplotlib.text import Text
 from typer.testing import CliRunner, Result
 
 from analysis.__main__ import app
+from analysis.compile_baseline import name_of
 from analysis.compile_figure import PIPES, pipes_figure
 from analysis.compile_labels import short_labels
 from analysis.compile_page import PUBLISHED, complaints, page, published
-from analysis.compiled import COLUMNS, Kernel
+from analysis.compiled import COLUMNS, Kernel, row_of
 from bench.compiled import RECORDS, CompileRecord, CompileWriter, listing_name
 from bench.record import Environment
 
@@ -136,6 +137,14 @@ def test_labels_name_only_what_differs() -> None:
     wide = kernel(DECODE, config={"form": "tile", "block_n": 128, "block_k": 128, "num_warps": 4, "pdl": True})
     plain = kernel(DECODE, config={"form": "tile", "block_n": 64, "block_k": 128, "num_warps": 4, "pdl": False})
     assert short_labels([wide, plain, kernel(PREFILL)]) == ["128x128 pdl", "64x128", ""]
+
+
+def test_what_is_stored_otherwise_is_named() -> None:
+    case = dict(PREFILL.case)
+    stored = kernel(PREFILL, case=case | {"id": case["id"].replace("bfloat16/", "bfloat16.kv_int8.head/")})
+    assert short_labels([kernel(PREFILL), stored]) == ["", "kv_int8.head"]
+    assert [row_of(each)["dtype"] for each in (kernel(PREFILL), stored)] == ["bfloat16", "bfloat16.kv_int8.head"]
+    assert name_of(stored.record).startswith("attention_prefill bfloat16.kv_int8.head sm_90")
 
 
 def drawn(kernels: Sequence[Kernel]) -> Figure:

@@ -50,8 +50,9 @@ def test_the_order_of_parameters_does_not_matter(tmp_path: Path) -> None:
         {"config": {}},
         {"dtype": "float16"},
         {"provider": "torch"},
+        {"kv_dtype": "int8", "scale": "head"},
     ],
-    ids=["configuration", "no configuration", "dtype", "provider"],
+    ids=["configuration", "no configuration", "dtype", "provider", "storage"],
 )
 def test_another_kernel_has_none(tmp_path: Path, how: dict[str, Any]) -> None:
     assert matched(tmp_path, attention(**how)) == [(-1, -1)]

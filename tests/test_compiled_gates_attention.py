@@ -13,6 +13,7 @@ import triton
 from analysis.compiled import Kernel, hot_code
 from bench.case import Case
 from bench.compile_jobs import outcome_of
+from kernels.quantised_cache import quantised_kv
 from kernels.registry import op_named
 
 LEAST_IN_FLIGHT = 48 * 1024
@@ -26,10 +27,12 @@ pytestmark = pytest.mark.skipif(not triton.__version__.startswith("3.7."), reaso
 
 
 @cache
-def compiled(op_name: str, head_dim: int, **axes: int) -> Kernel:
+def compiled(op_name: str, head_dim: int, *, stored: str = "", **axes: int) -> Kernel:
+    """The first kernel of a case in bfloat16, its cache stored in that or with scales a head in another dtype."""
     op = op_named(op_name)
     sizes = {axis: size for axis, size in op.axes.items() if size is not None} | {"head_dim": head_dim} | axes
-    case = Case(op, "triton", op.describe_axes(sizes, "bfloat16", ("of a shape bucket",)))
+    workload = op.describe_axes(sizes, "bfloat16", ("of a shape bucket",))
+    case = Case(op, "triton", quantised_kv(workload, stored, "head") if stored else workload)
     record, listing = outcome_of(case, 90, None, default=True)[0]
     assert not record.error, record.error
     return Kernel(record, *hot_code(listing, record))

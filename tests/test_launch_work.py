@@ -13,7 +13,8 @@ from triton.profiler.hooks.launch import LaunchHook
 from bench.case import Case
 from bench.compile import compile_driver
 from kernels import launch_work
-from kernels.matmul_fp8 import E4M3, with_scales
+from kernels.matmul_w8a8 import E4M3, with_scales
+from kernels.quantised_cache import quantised_kv
 from kernels.quantised_matmuls import with_weights
 from kernels.registry import OPS, op_named
 
@@ -61,6 +62,10 @@ def quantising(scale: str) -> Case:
     return replace(case, workload=replace(case.workload, scale=scale))
 
 
+def quantised(case: Case, kv_dtype: str, scale: str) -> Case:
+    return replace(case, workload=quantised_kv(case.workload, kv_dtype, scale))
+
+
 def flops(told: dict[str, Any]) -> dict[str, int]:
     return {name: value for name, value in told.items() if name.startswith("flops")}
 
@@ -86,6 +91,8 @@ ONE_LAUNCH = (
     asked("attention_prefill", q_len=512, q_heads=4, kv_heads=2),
     asked("attention_prefill", q_len=100, kv_len=300, causal=0, head_dim=80),
     asked("attention_decode", batch=64, kv_len=512, q_len=2),
+    quantised(asked("attention_decode", batch=132, kv_len=512, q_len=2), "float8_e4m3fn", "head"),
+    quantised(asked("attention_decode", "float32", batch=64, kv_len=512), "int8", "tensor"),
     asked("attention_paged_decode", batch=64, kv_len=512, q_len=2),
     asked("attention_paged_prefill", q_len=512, kv_len=1024, q_heads=4, kv_heads=2, page_size=64, batch=40),
     asked("attention_mla_decode", batch=132, kv_len=512, q_heads=16, q_len=2),
@@ -122,6 +129,7 @@ SPLIT = (
     stored("int4", 128, M=3, N=1024, K=8192),
     stored("uint4", 64, M=64, N=1024, K=8192),
     asked("attention_decode", batch=1, kv_len=8192),
+    quantised(asked("attention_decode", batch=1, kv_len=8192), "int8", "head"),
     asked("attention_paged_decode", batch=1, kv_len=8192),
     asked("attention_mla_decode", batch=1, kv_len=8192, q_heads=16),
 )

@@ -9,17 +9,8 @@ from typing import Any
 
 import pytest
 
-from kernels.models import (
-    MODELS,
-    Model,
-    attention_decode_workloads,
-    attention_prefill_workloads,
-    matmul_workloads,
-    model_named,
-    projections,
-    sharded,
-    tp_sizes,
-)
+from kernels.attention_layers import attention_decode_workloads, attention_prefill_workloads
+from kernels.models import MODELS, Model, matmul_workloads, model_named, projections, sharded, tp_sizes
 
 CONFIG_FILES = {
     "llama-3.1-8b": "meta-llama--Meta-Llama-3.1-8B",
@@ -136,7 +127,7 @@ def test_windowed_layers_of_models_without_a_config_here() -> None:
 
 def test_names_are_unique_and_an_unknown_one_lists_them() -> None:
     names = [model.name for model in MODELS]
-    assert len(set(names)) == len(names) == 12
+    assert len(set(names)) == len(names) == 13
     with pytest.raises(ValueError, match=r"unknown model 'llama-9'; known: llama-3\.1-8b, llama-3\.1-70b, .*gpt-oss"):
         model_named("llama-9")
 

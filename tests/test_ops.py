@@ -18,6 +18,7 @@ from bench.case import Case
 from bench.check import check_case
 from bench.suites import suite_workloads
 from kernels import attention_decode, attention_prefill, kv_append, matmul, matmul_decode, matmul_weight_only
+from kernels.attention_variants import VARIANT_AXES
 from kernels.quantised_matmuls import with_weights
 from kernels.registry import OPS, ROOF_OPS, op_named
 from kernels.spec import Inputs, Op, UnsupportedError, Workload
@@ -91,8 +92,16 @@ def compulsory_bytes(op: Op, workload: Workload) -> int:
     batch, allocated = v.shape[:2]
     for name in ("k", "v"):
         bytes_of_a_key = tensor_bytes(inputs, [name]) // max(1, batch * allocated)
-        total += bytes_of_a_key * sum(workload.kv_lens or [allocated] * batch)
+        total += bytes_of_a_key * sum(keys_in_reach(workload, n) for n in workload.kv_lens or [allocated] * batch)
     return total
+
+
+def keys_in_reach(workload: Workload, length: int) -> int:
+    """Of so many keys: all, or those in the window of some query."""
+    if not (window := workload.axes.get("window", 0)):
+        return length
+    places = range(length - workload.axes["q_len"], length)
+    return len({key for own in places for key in range(max(0, own - window + 1), own + 1)})
 
 
 def keys_with_queries(workload: Workload) -> int:
@@ -149,7 +158,8 @@ def test_an_append_counts_the_new_rows_twice_and_nothing_of_the_cache() -> None:
 
 def counted_alike(op: Op) -> list[Workload]:
     """Check workloads of which torch counts what is useful: those without a mask, since it takes every pair."""
-    unmasked = [replace(w, axes={**w.axes, "causal": 0}) if "causal" in w.axes else w for w in op.check_workloads]
+    whole = [w for w in op.check_workloads if "window" not in w.axes]
+    unmasked = [replace(w, axes={**w.axes, "causal": 0}) if "causal" in w.axes else w for w in whole]
     return [w for w in unmasked if "causal" in w.axes or (w.axes.get("q_len", 1) == 1 and not w.kv_lens)]
 
 
@@ -182,10 +192,12 @@ def test_case_ids_are_unique_over_ops_providers_and_workloads() -> None:
 def test_roles_and_axes_name_what_is_there(op: Op) -> None:
     for workload in [*op.check_workloads, *suite_workloads("standard").get(op.name, [])]:
         inputs = op.make_inputs(workload, "meta", 0)
-        tensors = {name for name, value in inputs.items() if isinstance(value, torch.Tensor)}
-        assert tensors == {name for name in op.roles if name in inputs or not name.endswith(("scale", "zero"))}
+        given = {name for name, value in inputs.items() if isinstance(value, torch.Tensor)}
+        optional = {name for name in op.roles if name == "sinks" or name.endswith(("scale", "zero"))}
+        assert given <= set(op.roles) and set(op.roles) - given <= optional - set(inputs)
         assert set(op.roles.values()) <= {"streamed", "resident"}
-        assert set(workload.axes) - {"v_head_dim", "window"} == set(op.axes) - NOT_OF_8_BITS.get(workload.scale, set())
+        wanted = set(op.axes) - set(VARIANT_AXES) - NOT_OF_8_BITS.get(workload.scale, set())
+        assert set(workload.axes) - {"v_head_dim", *VARIANT_AXES} == wanted
         assert workload.dtype in op.dtypes
     described = op.describe_axes({axis: default or 1 for axis, default in op.axes.items()}, op.dtypes[0], ("a test",))
     assert set(described.axes) == set(op.axes)

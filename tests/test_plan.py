@@ -104,6 +104,12 @@ def test_a_suite_begins_with_a_workload_of_every_group_behind_the_roofs() -> Non
     assert {by_workload[key] for key in begun} == groups
 
 
+def test_a_gpu_has_a_roof_of_fp8_with_the_scales_that_cost_least() -> None:
+    for device, scales in (("cuda", {"tensor"}), ("cpu", set())):
+        of_fp8 = [c.workload for c in roof_cases(device, 50 * 2**20) if c.workload.dtype == "float8_e4m3fn"]
+        assert {w.scale for w in of_fp8} == scales
+
+
 def test_an_op_that_cannot_count_its_work_has_a_place() -> None:
     def refuse(workload: Workload) -> Work:
         raise RuntimeError("no rule")

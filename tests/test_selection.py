@@ -199,6 +199,39 @@ def test_a_dtype_narrows_a_suite_and_ops_keep_the_order_asked_for() -> None:
     assert list(dict.fromkeys(ops)) == ["matmul_decode", "matmul"]
 
 
+def test_a_dtype_may_tell_storage_as_case_ids_spell_it() -> None:
+    [case] = listed("attention_decode", "--set", "kv_len=64", "--dtype", "bf16.kv_fp8.head", "--provider", "triton")
+    assert case["id"].startswith("attention_decode/triton/bfloat16.kv_float8_e4m3fn.head/batch=1,q_len=1,kv_len=64,")
+    assert case["technique"] == "quantised_kv"
+    sizes = [f"--set={axis}=64" for axis in "MNK"]
+    ids = [
+        case["id"] for case in listed("matmul_decode", *sizes, "--dtype", "fp8,fp8.block128", "--provider", "triton")
+    ]
+    assert [text.split("/")[2] for text in ids] == ["float8_e4m3fn.token", "float8_e4m3fn.block128"]
+
+
+def test_storage_narrows_a_suite_and_what_no_case_has_is_refused() -> None:
+    narrowed = listed("--suite", "techniques", "--dtype", "bf16.kv_int8.head", "--provider", "triton")
+    assert {case["id"].split("/")[2] for case in narrowed} == {"bfloat16.kv_int8.head"}
+    whole = listed("attention_decode", "--suite", "techniques", "--dtype", "bf16", "--provider", "triton")
+    assert {case["id"] for case in narrowed} < {case["id"] for case in whole}
+    refused = bench("list", "--suite", "techniques", "--dtype", "bf16.kv_int8.block128")
+    assert refused.exit_code == 2 and "no case of these ops in this suite has dtype" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("dtype", "told"),
+    [
+        ("bf16.kv_fp4", "unknown storage dtype 'fp4'"),
+        ("bf16.heads", "unknown granularity of scales 'heads'; known: tensor, head"),
+        ("bf16.kv_fp8.head", "attention_prefill takes no float8_e4m3fn KV cache"),
+    ],
+)
+def test_storage_that_means_nothing_is_refused(dtype: str, told: str) -> None:
+    result = bench("list", "attention_prefill", "--set", "q_len=64", "--dtype", dtype)
+    assert result.exit_code == 2 and told in " ".join(result.stderr.split())
+
+
 def test_list_without_options_is_the_full_suite() -> None:
     assert listed() == listed("--suite", "full")
 

@@ -36,6 +36,7 @@ def test_key_does_not_depend_on_the_order_the_axes_are_given_in() -> None:
     [
         ({"weight_dtype": "int4"}, "bfloat16.w_int4"),
         ({"kv_dtype": "float8_e4m3fn"}, "bfloat16.kv_float8_e4m3fn"),
+        ({"kv_dtype": "int8", "scale": "head"}, "bfloat16.kv_int8.head"),
         ({"scale": "block128"}, "bfloat16.block128"),
         ({"weight_dtype": "int8", "scale": "channel"}, "bfloat16.w_int8.channel"),
         ({"dtype": "tfloat32"}, "tfloat32"),
@@ -105,7 +106,7 @@ def test_wrong_ragged_lengths_are_refused_by_name(lengths: tuple[int, ...], axes
         ({"technique": "sparse"}, r"unknown technique 'sparse'; known: dense"),
         ({"weight_dtype": "int3"}, r"unknown storage dtype 'int3'; known: .*int4"),
         ({"kv_dtype": "int3"}, r"unknown storage dtype 'int3'"),
-        ({"scale": "row"}, r"unknown scale 'row'; known: tensor, token, channel, block128"),
+        ({"scale": "row"}, r"unknown scale 'row'; known: tensor, head, token, channel, block128"),
     ],
 )
 def test_unknown_word_is_refused_with_what_is_known(changes: Mapping[str, Any], message: str) -> None:
@@ -128,6 +129,6 @@ def test_every_short_dtype_name_is_known_and_others_are_named() -> None:
 
 def test_axis_names_are_those_of_the_field() -> None:
     assert ",".join(AXES) == (
-        "M,N,K,batch,q_len,kv_len,prefix_len,q_heads,kv_heads,head_dim,v_head_dim,causal,window,page_size,group_size,"
-        "experts,top_k"
+        "M,N,K,batch,q_len,kv_len,prefix_len,q_heads,kv_heads,head_dim,v_head_dim,causal,window,sinks,softcap,page_size,"
+        "group_size,experts,top_k"
     )

@@ -17,6 +17,7 @@ from bench.suites import (
     suite_cases,
     suite_workloads,
 )
+from kernels.attention_variants import VARIANT_AXES
 from kernels.spec import DECODE_ROWS, Op, Workload
 from kernels.work import Work
 
@@ -88,7 +89,8 @@ def test_every_workload_has_the_axes_of_its_op_and_a_source() -> None:
     for _, op_name, workload in ALL:
         values_of_their_own = {"v_head_dim"} if workload.technique == "mla" and "head_dim" in workload.axes else set()
         of_groups = {"group_size"} if workload.scale == "channel" else set()
-        assert set(workload.axes) == (AXES_BY_OP[op_name] | values_of_their_own) - of_groups, workload
+        wanted = (AXES_BY_OP[op_name] | values_of_their_own) - of_groups
+        assert set(workload.axes) - set(VARIANT_AXES) == wanted, workload
         assert workload.source, workload
 
 
@@ -148,7 +150,8 @@ def test_full_contains_standard_and_every_technique_asked_of_it() -> None:
     assert {1, 2, 4, 8, 16} == {w.axes["q_len"] for w in decode}
     assert {1, 32} <= {w.axes["kv_heads"] for w in decode if w.axes["q_heads"] == 32}
     assert any(w.kv_lens for w in decode)
-    assert {w.dtype for w in full["matmul"]} == {"bfloat16", "float16", "tfloat32", "float32", "float8_e4m3fn"}
+    eight_bits = {"float8_e4m3fn", "int8"}
+    assert {w.dtype for w in full["matmul"]} == {"bfloat16", "float16", "tfloat32", "float32"} | eight_bits
 
 
 def test_kv_bytes_and_their_limit() -> None:

@@ -145,6 +145,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert {p.name for p in (tmp_path / "out").iterdir()} == {
         "README.md", "techniques.csv", "techniques.png", "trajectories.csv", "trajectories.png",
+        "matmul.md", "matmul.csv", "matmul.png",
     }  # fmt: skip
     assert len(pd.read_csv(tmp_path / "out" / "techniques.csv")) == len(gains())
     text = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")

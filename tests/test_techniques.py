@@ -7,8 +7,10 @@ import pytest
 from bench.suites import fits_kv_limit, suite_workloads
 from bench.technique_suite import techniques
 from kernels import attention_decode, attention_paged_decode, kv_append, matmul_decode, matmul_weight_only
+from kernels.attention_variants import VARIANT_AXES
 from kernels.models import model_named
-from kernels.quantised_matmuls import fp8_workloads, weight_only_workloads
+from kernels.quantised_matmuls import w8a8_workloads, weight_only_workloads
+from kernels.quantised_workloads import quantised_decode_workloads
 from kernels.spec import Workload
 from kernels.techniques import (
     kv_append_workloads,
@@ -24,16 +26,16 @@ def test_every_technique_of_the_suite_is_told_with_its_models() -> None:
     by_op = suite_workloads("techniques")
     assert {op: {w.technique for w in workloads} for op, workloads in by_op.items()} == {
         "kv_append": {"kv_cache"},
-        "attention_decode": {"kv_cache", "speculative"},
+        "attention_decode": {"kv_cache", "speculative", "quantised_kv", "window"},
         "attention_paged_decode": {"paged"},
         "attention_paged_prefill": {"paged"},
-        "attention_prefill": {"chunked", "mla"},
+        "attention_prefill": {"chunked", "dense", "mla", "window"},
         "attention_prefix_decode": {"prefix"},
         "attention_varlen": {"continuous"},
         "attention_mixed": {"continuous"},
         "attention_mla_decode": {"mla"},
-        "matmul": {"fp8"},
-        "matmul_decode": {"fp8"},
+        "matmul": {"fp8", "int8"},
+        "matmul_decode": {"fp8", "int8"},
         "matmul_weight_only": {"int4", "int8", "fp8"},
         "quantise_fp8": {"fp8"},
     }
@@ -41,12 +43,17 @@ def test_every_technique_of_the_suite_is_told_with_its_models() -> None:
         if op in ("matmul", "matmul_decode", "quantise_fp8"):
             assert {source.split(":")[0] for w in workloads for source in w.source} == {"llama-3.1-70b", "deepseek-v3"}
             continue
-        models = {source.split(":")[0] for w in workloads if w.technique != "mla" for source in w.source}
+        own = [w for w in workloads if w.technique != "mla" and not set(w.axes) & set(VARIANT_AXES)]
+        models = {source.split(":")[0] for w in own for source in w.source}
         only_large = op in ("attention_prefill", "attention_prefix_decode", "matmul_weight_only")
         if op != "attention_mla_decode":
             assert models == {"llama-3.1-70b"} | (set() if only_large else {"llama-3.1-8b"})
         latent = {source.split(":")[0] for w in workloads if w.technique == "mla" for source in w.source}
         assert latent <= {"deepseek-v3"}
+        variants = [w for w in workloads if set(w.axes) & set(VARIANT_AXES)]
+        if op in ("attention_decode", "attention_prefill"):
+            told = {source.split(":")[0] for w in variants for source in w.source}
+            assert told == {"gemma-2-27b", "gemma-3-27b", "gpt-oss-120b"}
         assert all(fits_kv_limit(w) for w in workloads)
     assert techniques() == techniques()
 
@@ -56,12 +63,14 @@ def test_fp8_projections_against_bytes_worked_by_hand() -> None:
     value, 327,680 of bfloat16 out, and scales of 4 bytes for each channel and token, or 80 x 64 + 16 x 64 blocks."""
     operands, out = 83_886_080 + 131_072, 2 * 16 * 10_240
     for scale, scales in (("tensor", 2), ("token", 10_240 + 16), ("block128", 80 * 64 + 16 * 64)):
-        [workload] = fp8_workloads(SEVENTY, 1, (16,), scale, ("qkv_proj",))["matmul_decode"]
+        [workload] = w8a8_workloads(SEVENTY, 1, (16,), "float8_e4m3fn", scale, ("qkv_proj",))["matmul_decode"]
         assert matmul_decode.OP.work(workload).bytes == operands + out + 4 * scales
         assert matmul_decode.OP.work(workload).flops == 2 * 16 * 10_240 * 8_192
         assert workload.key == f"float8_e4m3fn.{scale}/M=16,N=10240,K=8192" and workload.technique == "fp8"
     cases = suite_workloads("techniques")
-    assert len([*cases["matmul"], *cases["matmul_decode"]]) == 28
+    assert len([*cases["matmul"], *cases["matmul_decode"]]) == 28 + 10, (
+        "fp8, and int8 at five numbers of rows of two projections"
+    )
 
 
 def test_stored_weights_against_bytes_worked_by_hand() -> None:
@@ -98,6 +107,20 @@ def test_kv_bytes_against_heads() -> None:
     ]
     eight = kv_head_workloads(model_named("llama-3.1-8b"), 1, (1,), (1024,), "bfloat16")
     assert [w.axes["kv_heads"] for w in eight] == [32, 4, 1, 8]
+
+
+def test_caches_of_8_bits_are_half_the_bytes_and_their_scales() -> None:
+    """8 KV heads over 1,024 keys: 2 x 1,024 x 128 bytes each; Q and O of 32,768; 2 x 8 scales of 4 bytes, or 2."""
+    stored = (("float8_e4m3fn", "tensor"), ("float8_e4m3fn", "head"), ("int8", "head"))
+    made = quantised_decode_workloads(SEVENTY, 1, (1,), (1024,), stored, "bfloat16")
+    assert [(w.kv_dtype, w.scale) for w in made] == list(stored)
+    assert [attention_decode.OP.work(w).bytes for w in made] == [
+        8 * 262_144 + 32_768 + scales for scales in (8, 64, 64)
+    ]
+    [plain] = [w for w in kv_head_workloads(SEVENTY, 1, (1,), (1024,), "bfloat16") if w.axes["kv_heads"] == 8]
+    assert {attention_decode.OP.work(w).flops for w in made} == {attention_decode.OP.work(plain).flops}
+    [page] = quantised_decode_workloads(SEVENTY, 8, (16,), (8192,), stored[:1], "bfloat16", page_size=16)
+    assert (page.axes["page_size"], page.axes["kv_heads"], page.technique) == (16, 1, "quantised_kv")
 
 
 def bytes_a_token(kv_heads: int) -> int:

@@ -36,6 +36,21 @@ def test_dtypes_windows_and_providers_have_lines_of_their_own(tmp_path: Path) ->
     ]
 
 
+def test_storage_and_scales_of_the_cache_have_lines_of_their_own(tmp_path: Path) -> None:
+    """One technique, so that nothing but the ids tells them apart; half the bytes are nearly twice the intensity."""
+    stored = (("", ""), ("float8_e4m3fn", "tensor"), ("float8_e4m3fn", "head"), ("int8", "head"))
+    records = [
+        synthetic.attention("r", b, 1, 4096, kv_dtype=kv_dtype, scale=scale)
+        for kv_dtype, scale in stored
+        for b in (1, 4)
+    ]
+    frame, _ = classified(tmp_path, (synthetic.H100, records))
+    lines = trajectories(frame)
+    assert [(t.axis, tuple(t.sizes)) for t in lines] == [("batch", (1, 4))] * 4
+    plain, *eight_bits = sorted(float(t.intensity[0]) for t in lines)
+    assert all(intensity > 1.9 * plain for intensity in eight_bits)
+
+
 def test_lines_run_over_m_batch_and_prompt_length(tmp_path: Path) -> None:
     records = [synthetic.attention("r", 1, q, q) for q in (512, 2048, 128)]
     records += [synthetic.attention("r", b, 1, kv) for b in (4, 1) for kv in (1024, 2048)]

@@ -15,7 +15,8 @@ from bench.run import record_of
 from bench.trial import Trial
 from bench.tune import Bucket, Choice, beats, buckets, literals, tune_bucket
 from kernels import attention_decode, attention_prefill, matmul, matmul_decode
-from kernels.spec import Workload
+from kernels.attention_variants import VARIANT_AXES
+from kernels.spec import Op, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,17 +180,21 @@ def test_the_middle_problem_stands_for_a_bucket() -> None:
     assert [case.config for case in bucket.cases] == list(bucket.configs)
 
 
+def filled(op: Op, size: int) -> dict[str, int]:
+    """The op's axes, with one size for all that have no default, and no variants."""
+    return {axis: default or (0 if axis in VARIANT_AXES else size) for axis, default in op.axes.items()}
+
+
 def test_ops_take_turns_and_problems_without_a_choice_are_left_out() -> None:
     def rows(M: int) -> Workload:
         return matmul_decode.describe_axes({"M": M, "N": 64, "K": 64}, "bfloat16", ())
 
     def prefill(head_dim: int) -> Workload:
-        axes = {axis: size or 64 for axis, size in attention_prefill.OP.axes.items()} | {"head_dim": head_dim}
+        axes = {**filled(attention_prefill.OP, 64), "head_dim": head_dim}
         return attention_prefill.describe_axes(axes, "bfloat16", ())
 
     def exact(kv_len: int) -> Workload:
-        axes = {axis: size or kv_len for axis, size in attention_decode.OP.axes.items()}
-        return attention_decode.describe_axes(axes, "float32", ())
+        return attention_decode.describe_axes(filled(attention_decode.OP, kv_len), "float32", ())
 
     found = buckets(
         [

@@ -29,20 +29,30 @@ USUAL = (None, TILES[-1])
 Tiles = Sequence[prefill_kernel.Config | None]
 
 
-def prefill(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = True, tiles: Tiles = USUAL) -> Answers:
+def prefill(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = True, tiles: Tiles = USUAL, **variant: Any
+) -> Answers:
     """(out, lse) by these configurations, without those whose descriptors cannot be made of these tensors."""
     operands = (("q", q), ("k", k), ("v", v))
     refused = prefill_kernel.path_for(operands, 90) or (v.shape[3] * v.element_size()) % 16 or not k.shape[1]
     able = [config for config in tiles if not (refused and config and config.descriptors)]
     with poisoned():
         return {
-            f"prefill {config}": _pair(prefill_kernel.attention_prefill, q, k, v, causal=causal, config=config)
+            f"prefill {config}": _pair(
+                prefill_kernel.attention_prefill, q, k, v, causal=causal, config=config, **variant
+            )
             for config in able
         }
 
 
 def decode(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *lens: int, splits: Sequence[int] = (1, 4), block_n: int = 32
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *lens: int,
+    splits: Sequence[int] = (1, 4),
+    block_n: int = 32,
+    **variant: Any,
 ) -> Answers:
     """(out, lse) with these numbers of splits; 0 lets the rule choose. Even numbers raise the maximum lazily."""
     kv_lens = torch.tensor(lens, dtype=torch.int32)
@@ -55,6 +65,7 @@ def decode(
                 v,
                 kv_lens,
                 config=DecodeConfig(block_n=block_n, splits=n, lazy=n % 2 == 0),
+                **variant,
             )
             for n in splits
         }
@@ -84,19 +95,19 @@ def by_chance(got: tuple[torch.Tensor, ...], figures: dict[str, float]) -> bool:
 
 
 def prefill_is_right(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = True, tiles: Tiles = USUAL
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = True, tiles: Tiles = USUAL, **variant: Any
 ) -> Answers:
     """The answers, which pass the error rule."""
-    answers = prefill(q, k, v, causal=causal, tiles=tiles)
-    follow_the_rule(prefill_op.OP, answers, {"q": q, "k": k, "v": v, "causal": causal})
+    answers = prefill(q, k, v, causal=causal, tiles=tiles, **variant)
+    follow_the_rule(prefill_op.OP, answers, {"q": q, "k": k, "v": v, "causal": causal, **variant})
     return answers
 
 
 def decode_is_right(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *lens: int, splits: Sequence[int] = (1, 4)
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *lens: int, splits: Sequence[int] = (1, 4), **variant: Any
 ) -> Answers:
     """The answers, which pass the error rule."""
-    answers = decode(q, k, v, *lens, splits=splits)
+    answers = decode(q, k, v, *lens, splits=splits, **variant)
     kv_lens = torch.tensor(lens, dtype=torch.int32)
-    follow_the_rule(decode_op.OP, answers, {"q": q, "k": k, "v": v, "kv_lens": kv_lens})
+    follow_the_rule(decode_op.OP, answers, {"q": q, "k": k, "v": v, "kv_lens": kv_lens, **variant})
     return answers
