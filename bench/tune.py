@@ -163,11 +163,17 @@ def literals(choices: Iterable[Choice], device: str, triton: str) -> Iterator[tu
     by_file: dict[str, list[Choice]] = {}
     for choice in choices:
         if choice.config is not None:
-            module = sys.modules[type(choice.config).__module__]
-            by_file.setdefault(str(module.__file__), []).append(choice)
+            by_file.setdefault(table_file(choice.config), []).append(choice)
     for file, winners in by_file.items():
         lines = [f"        {choice.bucket.key!r}: {choice.config!r},  # {choice.why}" for choice in winners]
         yield file, "\n".join(["TUNED = {", f"    {(device, triton)!r}: {{", *lines, "    },", "}"])
+
+
+def table_file(config: Any) -> str:
+    """The file whose `TUNED` a configuration belongs into: that of its class, or of the kernel beside `x_configs`."""
+    name = type(config).__module__
+    kernel = f"{name.removesuffix('_configs')}_triton"
+    return str(sys.modules[kernel if kernel in sys.modules else name].__file__)
 
 
 def unready(trials: Sequence[Trial]) -> bool:

@@ -100,7 +100,14 @@ def configs(workload: Workload, arch: int) -> tuple[Any, ...]:
     """The Triton kernel's configurations."""
     from kernels import kv_append_triton as kernel
 
-    return kernel.CONFIGS
+    return kernel.configs_for(torch_dtype(workload.dtype), arch)
+
+
+def bucket(workload: Workload, arch: int) -> tuple[Any, ...]:
+    """The key of the Triton kernel's tuned table for this workload."""
+    from kernels import kv_append_triton as kernel
+
+    return kernel.bucket_of(torch_dtype(workload.dtype))
 
 
 def work(workload: Workload) -> Work:
@@ -152,6 +159,7 @@ OP = Op(
     writes=("kv_cache",),
     unsupported=unsupported,
     configs=configs,
+    bucket=bucket,
     cuda_only=TRITON_ON_CPU,
     sample=sample,
     validate=validate,

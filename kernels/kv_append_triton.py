@@ -16,6 +16,7 @@ import triton.language as tl
 
 from kernels.launch import OPTIONS
 from kernels.launch_work import kv_append_launch
+from kernels.tuned import Bucket, Table, dtype_name, tuned_first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,18 @@ class Config:
 
 
 CONFIGS = (Config(), Config(block_rows=16, num_warps=2), Config(block_rows=64, num_warps=8))
+TUNED: Table[Config] = {}
+"""What `bench tune` found: (device, Triton's version) -> bucket, as `bucket_of` gives it -> configuration."""
+
+
+def bucket_of(dtype: torch.dtype) -> Bucket:
+    """What the choice of a configuration depends on."""
+    return (dtype_name(dtype),)
+
+
+def configs_for(dtype: torch.dtype, arch: int | None = None) -> tuple[Config, ...]:
+    """The configurations for a dtype, the default first."""
+    return tuned_first(TUNED, bucket_of(dtype), CONFIGS, arch)
 
 
 @triton.jit(launch_metadata=kv_append_launch)
@@ -62,7 +75,7 @@ def kv_append(
         kv_cache: [B, S, 2, Hkv, D] of the same dtype, any strides; written.
         positions: [B] int32, any stride: keys of each sequence before, which is its first new token's row. The rows
             must lie inside the cache; `kernels.kv_append.validate` looks.
-        config: launch parameters; the first of `CONFIGS` when None.
+        config: launch parameters; the first of `configs_for` when None.
 
     Returns:
         kv_cache.
@@ -77,7 +90,7 @@ def kv_append(
         shapes += f", positions {list(positions.shape)}"
         raise ValueError(f"wanted one Hkv, one dtype and positions [B], got {shapes}")
     B, Sq, _, Hkv, D = kv_new.shape
-    config = config or CONFIGS[0]
+    config = config or configs_for(kv_new.dtype)[0]
     row_tiles = triton.cdiv(Sq * 2 * Hkv, config.block_rows)
     if B * row_tiles and D:
         _kv_append_kernel[(B * row_tiles,)](

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +14,10 @@ from bench.case import Case
 from bench.record import Record, Status
 from bench.run import record_of
 from bench.trial import Trial
-from bench.tune import Bucket, Choice, beats, buckets, literals, tune_bucket
+from bench.tune import Bucket, Choice, beats, buckets, literals, table_file, tune_bucket
 from kernels import attention_decode, attention_prefill, matmul, matmul_decode
 from kernels.attention_variants import VARIANT_AXES
+from kernels.registry import OPS
 from kernels.spec import Op, Workload
 
 
@@ -161,6 +163,13 @@ def test_literals_read_back_as_the_table() -> None:
     table = {("NVIDIA H100 80GB HBM3", "3.7.1"): {("float32", 64): A, ("float32", 128): B}}
     assert space["TUNED"] == table and file == __file__
     assert list(literals([stays], "x", "y")) == []
+
+
+@pytest.mark.parametrize("op", [op for op in OPS if "triton" in op.providers], ids=lambda op: op.name)
+def test_the_file_that_is_named_has_the_table(op: Op) -> None:
+    for config in op.configs(op.check_workloads[0], 90)[:1]:
+        source = Path(table_file(config)).read_text(encoding="utf-8")
+        assert "\nTUNED: Table[Config] = {}" in source
 
 
 # Buckets
