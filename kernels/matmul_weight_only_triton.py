@@ -24,7 +24,8 @@ from kernels.launch_work import weight_only_launch
 from kernels.matmul_decode_triton import REDUCE_BLOCK, _reduce_kernel
 from kernels.matmul_triton import tile_of
 from kernels.quantisation import check_arch, words_in_row, words_of
-from kernels.stored_weights import load_x, nibble_loop, nibble_step, widened
+from kernels.stored_values import widened
+from kernels.stored_weights import load_x, nibble_loop, nibble_step
 from kernels.tuned import Bucket, Table, dtype_name, size_class, tuned_first
 
 DEPTH_OF_BYTES = 128

@@ -1,4 +1,4 @@
-"""Device code for keys and values stored in 8 bits: into what is multiplied, in registers, without their scales.
+"""Device code for keys, values and weights stored in 8 bits: into what is multiplied, in registers, without scales.
 
 float8_e4m3fn and int8 values are float16 exactly, so 16-bit queries of either kind multiply them as float16. From sm_89
 on one instruction converts two e4m3 values to float16; to bfloat16 takes two more, on the pipe of the exponentials.

@@ -1,11 +1,10 @@
-"""Device code of matmuls whose weights are stored in 4 or 8 bits: widened, exactly, in registers.
+"""Device code of matmuls whose weights are stored in 4 bits: widened, exactly, in registers.
 
 A nibble is put under an exponent with logic alone (float16 1024 + nibble, bfloat16 128 + nibble) and the offset is
-subtracted; int8 becomes float16 in the same way. Walks are over words as `kernels.quantisation.packed_nibbles` makes
+subtracted; 8 bits are left to `kernels.stored_values`. Walks are over words as `kernels.quantisation.packed_nibbles` makes
 them: nibble i of all words of a step is one tile of weights, so that none has to change its place.
 """
 
-# mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False
 from __future__ import annotations
 
 import triton
@@ -16,8 +15,6 @@ MAGIC_HALF, MAGIC_BFLOAT = tl.constexpr(0x6400), tl.constexpr(0x4300)
 complement unsigned, 8 more."""
 TWICE = tl.constexpr(0x00010001)
 """Times it, 16 bits are both halves of a word."""
-UNSIGNED_PAST_1024, ITS_OFFSET = tl.constexpr(0x6480), tl.constexpr(1152.0)
-"""int8's bits exclusive-or the first are the float16 1024 + 128 + value."""
 
 
 @triton.jit
@@ -47,17 +44,6 @@ def values(halves, zeros, SIGNED: tl.constexpr, DTYPE: tl.constexpr):
         magic: tl.constexpr = MAGIC_HALF if tl.float16 == DTYPE else MAGIC_BFLOAT
         less = above - (zeros.to(tl.uint16) | magic).to(tl.uint16).to(DTYPE, bitcast=True)[:, None]
     return less.to(DTYPE)
-
-
-@triton.jit
-def widened(tile, DTYPE: tl.constexpr):
-    """A tile of int8 or float8_e4m3fn in DTYPE, exactly."""
-    if tile.dtype == tl.int8 and tl.float16 == DTYPE:
-        bits = tile.to(tl.uint8, bitcast=True).to(tl.uint16) ^ UNSIGNED_PAST_1024
-        wide = (bits.to(tl.float16, bitcast=True) - ITS_OFFSET).to(tl.float16)
-    else:
-        wide = tile.to(DTYPE)
-    return wide
 
 
 @triton.jit
