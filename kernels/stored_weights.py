@@ -1,8 +1,8 @@
 """Device code of matmuls whose weights are stored in 4 bits: widened, exactly, in registers.
 
 A nibble is put under an exponent with logic alone (float16 1024 + nibble, bfloat16 128 + nibble) and the offset is
-subtracted; 8 bits are left to `kernels.stored_values`. Walks are over words as `kernels.quantisation.packed_nibbles` makes
-them: nibble i of all words of a step is one tile of weights, so that none has to change its place.
+subtracted. Walks are over words as `kernels.quantisation.packed_nibbles` makes them: nibble i of all words of a step is
+one tile of weights, so that none has to change its place. Weights of 8 bits are left to `kernels.stored_values`.
 """
 
 from __future__ import annotations
