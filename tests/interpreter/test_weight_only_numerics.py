@@ -75,6 +75,16 @@ def test_each_group_of_each_column_has_its_own_scale_and_zero_point(K: int, grou
     all_give(answers, weights.t()[places])
 
 
+@pytest.mark.parametrize(("M", "N", "K"), [(3, 7, 64), (1, 1, 8)])
+def test_k51_irregular_columns_of_ones_give_k(M: int, N: int, K: int) -> None:
+    """Nibbles of 1, and of 9 with a zero point of 8, which is 1 too."""
+    x, ones = torch.ones(M, K), torch.ones(-(-K // 32), N)
+    all_give(ask(x, packed_nibbles(torch.full((N, K), 1, dtype=torch.int8), 32), ones, group=32), torch.tensor(K))
+    above = torch.full((-(-K // 32), N), 8, dtype=torch.uint8)
+    nine = packed_nibbles(torch.full((N, K), 9, dtype=torch.int8), 32)
+    all_give(ask(x, nine, ones, w_zero=above, group=32), torch.tensor(K))
+
+
 @pytest.mark.parametrize("M", [1, 2, 7, 15, 17])
 def test_k04_rows_below_and_above_a_tensor_core_tile(M: int) -> None:
     """Rows of 0 to 6 ones: as many times the column's nibble, negative ones of two's complement too."""
