@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from analysis.serving.deployment import host_of
 from analysis.serving.pareto import CHOICES, CLIENTS, GPUS, _frontier, grid, pareto_figure, write_report
 from analysis.serving.tutorial import claims
 
@@ -75,6 +76,16 @@ def test_report_is_written_and_the_committed_one_is_current(tmp_path: Path) -> N
     for name in ("README.md", "tutorial.md", "crossovers.md", "elasticity.md", "grid.csv"):
         assert (tmp_path / name).read_text() == (REPORT / name).read_text(), name
     assert (tmp_path / "pareto.png").stat().st_size > 20_000
+
+
+def test_the_index_tells_the_host_constants_that_its_rows_were_made_with() -> None:
+    """Of each engine of the grid, those of the committed file; none of them is all zeros."""
+    text = (REPORT / "README.md").read_text(encoding="utf-8")
+    for engine in {engine for _, _, engine in CHOICES}:
+        host = host_of(engine)
+        assert host.all_reduce_us > 0
+        told = f"{engine}: Host (us): 0 a step, {host.all_reduce_us:g} an all-reduce, {host.sequence_us:g} a sequence"
+        assert told in text
 
 
 def test_committed_validation_is_current() -> None:

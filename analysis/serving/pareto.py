@@ -22,7 +22,7 @@ from analysis.serving.grids import Array
 from analysis.serving.kernel_source import KernelSource
 from analysis.serving.load import Requests
 from analysis.serving.predict import Terms, served
-from analysis.serving.serve_report import assumptions
+from analysis.serving.serve_report import trust
 from analysis.serving.tutorial import as_markdown as tutorial
 from kernels.models import model_named
 
@@ -143,7 +143,9 @@ def _index(rows: pd.DataFrame) -> str:
         f"{r.tokens_per_s_user:.0f} | {r.tokens_per_s_gpu:.0f} | {r.usd_per_mtok_output:.3f} |"
         for r in best.itertuples()
     ]
-    return "\n".join([*lines, "", *assumptions(Deployment(model=model_named("llama-3.1-8b"), gpu=GPUS[0]))[2:], ""])
+    for engine in dict.fromkeys(engine for _, _, engine in CHOICES):
+        lines += ["", f"{engine}: " + ". ".join(trust(ENGINES[engine], host_of(engine)))]
+    return "\n".join([*lines, ""])
 
 
 def write_report(directory: Path) -> list[str]:

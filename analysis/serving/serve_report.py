@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from analysis.serving.deployment import Deployment
+from analysis.serving.deployment import Deployment, Engine, Host
 from analysis.serving.memory import budget
 from analysis.serving.validate_report import fitted
 
@@ -18,15 +18,22 @@ SUMS = 0.995
 def assumptions(deployment: Deployment) -> list[str]:
     """Memory, engine and fitted constants, with their units."""
     b, engine = budget(deployment), deployment.engine
-    told = fitted()["cross_validated_over_sets"]
     return [
         f"GPU memory: {b.capacity / 1e9:.0f} GB (1e9 bytes), {b.fraction:.0%} used by the engine: "
         f"{b.weights / 1e9:.2f} GB weights ({deployment.dtype}), {b.activations / 1e9:.2f} GB activations, "
         f"{b.context / 1e9:.1f} GB context and graphs, {b.room / 1e9:.2f} GB KV ({deployment.kv_dtype}) = "
         f"{b.kv_tokens} tokens of {b.kv_bytes_per_token:,.0f} bytes",
         f"Engine: {engine.source}",
-        f"Host (us): {deployment.host.step_us:g} a step, {deployment.host.all_reduce_us:g} an all-reduce, "
-        f"{deployment.host.sequence_us:g} a sequence, {deployment.host.eager_layer_us:g} a layer with a prompt at "
+        *trust(engine, deployment.host),
+    ]
+
+
+def trust(engine: Engine, host: Host) -> list[str]:
+    """The host constants of an engine, and the error of TPOT on sets that their fit has not seen."""
+    told = fitted()["cross_validated_over_sets"]
+    return [
+        f"Host (us): {host.step_us:g} a step, {host.all_reduce_us:g} an all-reduce, "
+        f"{host.sequence_us:g} a sequence, {host.eager_layer_us:g} a layer with a prompt at "
         "least; fitted, 0 with --kernels-only",
         f"Checked against 465 runs of real engines: TPOT error on sets that the fit has not seen, mean "
         f"{told['mean_ape_percent']} %, median {told['median_ape_percent']} %. Of {engine.name}: "
