@@ -42,8 +42,8 @@ def serve(
            "reserved": reserve}  # fmt: skip
     try:
         deployment, source = deployed((model, model_config), (gpu, tp, pp), (dtype, kv_dtype), engine, kernels, host)
-        deployment = _scheduled(deployment, ep, (draft, acceptance, draft_cost), way)
-        limits = _limits(slo, slo_ttft, slo_tpot)
+        deployment = scheduled(deployment, ep, (draft, acceptance, draft_cost), way)
+        limits = limits_of(slo, slo_ttft, slo_tpot)
         cache = (prefix_hit_rate, _link(offload, pcie, prefix_hit_rate))
         asked = (_clients(concurrency), (isl, osl), cache, (price, limits))
         documents = _documents(deployment, source, *asked)
@@ -56,7 +56,7 @@ def serve(
         raise typer.Exit(NOT_FITTING)
 
 
-def _scheduled(
+def scheduled(
     deployment: Deployment, ep: int, draft: tuple[int, float, float], way: dict[str, Any]
 ) -> Deployment:  # fmt: skip
     from dataclasses import replace
@@ -175,7 +175,7 @@ def _clients(text: str) -> list[float]:
     return clients
 
 
-def _limits(slo: str, ttft: float | None, tpot: float | None) -> tuple[float, float] | None:
+def limits_of(slo: str, ttft: float | None, tpot: float | None) -> tuple[float, float] | None:
     from analysis.serving.predict import SLOS
 
     if slo and slo not in SLOS:
