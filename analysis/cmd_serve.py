@@ -124,13 +124,14 @@ def _printed(
     deployment: Deployment, documents: list[dict[str, Any]], limits: tuple[float, float] | None, as_json: bool
 ) -> str:
     from analysis.serving.predict import meeting
-    from analysis.serving.serve_report import as_text, assumptions
+    from analysis.serving.serve_report import as_text, assumptions, has_spread
 
     met = meeting(documents, limits) if limits else ""
     if not as_json:
         return as_text(deployment, documents, met)
     told = {"model": deployment.model.name, "gpu": deployment.gpu, "gpus": deployment.all_gpus, "loads": documents}
-    return json.dumps({**told, "slo": met, "assumptions": assumptions(deployment)}, allow_nan=False)
+    behind = assumptions(deployment, spread=has_spread(documents))
+    return json.dumps({**told, "slo": met, "assumptions": behind}, allow_nan=False)
 
 
 def deployed(
