@@ -74,6 +74,9 @@ def test_the_sum_is_rounded_before_it_is_normalised(config: Config | None, dtype
     wanted = stored / math.sqrt((stored**2 + 83 * 4) / 84)
     assert torch.allclose(y[:, 0].float(), torch.tensor(wanted), rtol=TOLERANCE[dtype])
     assert residual[0, 1] == 1, "only `out` is written"
+    x, residual, weight = (draw(seed, 9, 84).to(dtype) for seed in (1, 2, 3))
+    y, total = add_rms_norm(x, residual, weight[0], config=config)
+    assert torch.equal(y, rms_norm(total, weight[0], config=config)), "the norm is of what was stored"
 
 
 @FORMS
