@@ -50,6 +50,10 @@ SIZES: Mapping[str, tuple[Mapping[str, int], ...]] = {
     ),
     "matmul_weight_only": tuple({"M": M, "N": ALIGNED, "K": ALIGNED} for M in (16, 64, ALIGNED)),
     "quantise_fp8": ({"M": 4096, "K": ALIGNED},),
+    "rms_norm": tuple({"M": M, "K": K} for M, K in ((4096, ALIGNED), (4096, 128), (16, 2 * ALIGNED))),
+    "add_rms_norm": tuple({"M": M, "K": K} for M, K in ((4096, ALIGNED), (16, 2 * ALIGNED))),
+    "residual_add": tuple({"M": M, "K": ALIGNED} for M in (16, 4096)),
+    "silu_mul": tuple({"M": M, "K": ALIGNED} for M in (16, 4096)),
     "attention_prefill": (
         *({"q_len": 4096, "head_dim": head_dim} for head_dim in (64, 80, 128, 256)),
         *({"q_len": 4096, **variant} for variant in VARIANTS),

@@ -68,6 +68,14 @@ def quantise_launch(grid: Any, kernel: Any, args: Arguments) -> Declared:
     return _declared(kernel, f"M={args['M']},K={args['K']}", Work(flops=0, bytes=moved), args["x"])
 
 
+def glue_launch(grid: Any, kernel: Any, args: Arguments) -> Declared:
+    """Of a kernel of the ops between a layer's matmuls: each of its tensors once; no FLOPs."""
+    tensors = [value for value in args.values() if isinstance(value, torch.Tensor)]
+    moved = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    M, K = args["y"].shape
+    return _declared(kernel, f"M={M},K={K}", Work(flops=0, bytes=moved), args["x"])
+
+
 def _scale_bytes(*scales: torch.Tensor | None) -> int:
     return sum(4 * scale.numel() for scale in scales if scale is not None)
 

@@ -153,6 +153,11 @@ def kv_append_work(*, batch: Size, tokens: Size, kv_heads: Size, head_dim: Size,
     return Work(flops=0 * tokens, bytes=moved, overhead_bytes=4 * batch)
 
 
+def glue_work(values: Size, dtype: str) -> Work:
+    """What stands between a layer's matmuls: so many values read or written, each once; no FLOPs that count."""
+    return Work(flops=0 * values, bytes=storage_bytes(values, dtype))
+
+
 MLA_LATENT = 512
 MLA_ROPE = 64
 

@@ -85,6 +85,8 @@ ONE_LAUNCH = (
     stored("uint4", 32, M=100, N=2000, K=600),
     stored("int8", M=16, N=200_000, K=600),
     stored("float8_e4m3fn", M=4096, N=512, K=512),
+    *(asked(op, M=70, K=300) for op in ("rms_norm", "add_rms_norm", "residual_add", "silu_mul")),
+    asked("add_rms_norm", "float32", M=3, K=9000),
     quantising("token"),
     quantising("tensor"),
     quantising("block128"),

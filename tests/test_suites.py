@@ -30,6 +30,10 @@ AXES_BY_OP = {
 BASIC = set(AXES_BY_OP)
 AXES_BY_OP |= {
     "quantise_fp8": {"M", "K"},
+    "rms_norm": {"M", "K"},
+    "add_rms_norm": {"M", "K"},
+    "residual_add": {"M", "K"},
+    "silu_mul": {"M", "K"},
     "matmul_weight_only": {"M", "N", "K", "group_size"},
     "kv_append": {"batch", "q_len", "kv_len", "kv_heads", "head_dim"},
     "attention_paged_decode": {"batch", "q_len", "kv_len", "q_heads", "kv_heads", "head_dim", "page_size"},
@@ -100,7 +104,7 @@ def test_prefill_and_decode_matmuls_are_told_apart_by_rows() -> None:
             assert (op_name == "matmul_decode") == (workload.axes["M"] <= DECODE_ROWS)
         if op_name == "matmul_weight_only":
             assert (workload.phase == "decode") == (workload.axes["M"] <= DECODE_ROWS)
-        elif op_name not in ("kv_append", "quantise_fp8"):
+        elif op_name not in ("kv_append", "quantise_fp8") and workload.technique != "glue":
             phase = "decode" if "decode" in op_name else "mixed" if "mixed" in op_name else "prefill"
             assert workload.phase == phase
 

@@ -11,6 +11,7 @@ from kernels.attention_variants import VARIANT_AXES
 from kernels.models import model_named
 from kernels.quantised_matmuls import w8a8_workloads, weight_only_workloads
 from kernels.quantised_workloads import quantised_decode_workloads
+from kernels.registry import op_named
 from kernels.spec import Workload
 from kernels.techniques import (
     kv_append_workloads,
@@ -20,6 +21,8 @@ from kernels.techniques import (
 )
 
 SEVENTY = model_named("llama-3.1-70b")
+
+GLUE = ("rms_norm", "add_rms_norm", "residual_add", "silu_mul")
 
 
 def test_every_technique_of_the_suite_is_told_with_its_models() -> None:
@@ -38,11 +41,13 @@ def test_every_technique_of_the_suite_is_told_with_its_models() -> None:
         "matmul_decode": {"fp8", "int8", "dense", "tensor_parallel", "lm_head"},
         "matmul_weight_only": {"int4", "int8", "fp8"},
         "quantise_fp8": {"fp8"},
+        **{op: {"glue"} for op in GLUE},
     }
     for op, workloads in by_op.items():
         if op in ("matmul", "matmul_decode", "quantise_fp8"):
             assert {source.split(":")[0] for w in workloads for source in w.source} == {"llama-3.1-70b", "deepseek-v3"}
             continue
+        workloads = [w for w in workloads if not w.source[0].startswith("qwen3-8b: q_norm")]
         own = [w for w in workloads if w.technique != "mla" and not set(w.axes) & set(VARIANT_AXES)]
         models = {source.split(":")[0] for w in own for source in w.source}
         only_large = op in ("attention_prefill", "attention_prefix_decode", "matmul_weight_only")
@@ -104,6 +109,28 @@ def test_stored_weights_against_bytes_worked_by_hand() -> None:
         assert (counted.bytes, counted.flops) == (moved + rows, 2 * 16 * weights)
         of_group = (".channel", "") if not group else ("", f",group_size={group}")
         assert workload.key == f"bfloat16.w_{stored}{of_group[0]}/M=16,N=8192,K=28672{of_group[1]}"
+
+
+def test_glue_of_a_layer_against_bytes_worked_by_hand() -> None:
+    """Llama-3.1-70B's 16 rows of 8,192 are 262,144 bytes of bfloat16, its 16 of 28,672 in the MLP 917,504; a norm's
+    weight is 16,384. Qwen3-8B's 32 queries of 16 tokens are 512 rows of 128, in and out, and 256 bytes of weight."""
+    row, width = 262_144, 917_504
+    moved = {
+        "rms_norm": 2 * row + 16_384,
+        "add_rms_norm": 4 * row + 16_384,
+        "residual_add": 3 * row,
+        "silu_mul": 3 * width,
+    }
+    cases = suite_workloads("techniques")
+    for op, wanted in moved.items():
+        [found] = [w for w in cases[op] if w.axes["M"] == 16 and "llama-3.1-70b" in w.source[0]]
+        counted = op_named(op).work(found)
+        assert (counted.bytes, counted.flops, counted.overhead_bytes) == (wanted, 0, 0)
+    rows = {op: sorted({w.axes["M"] for w in cases[op] if "llama" in w.source[0]}) for op in moved}
+    assert rows["add_rms_norm"] == rows["silu_mul"] == [1, 16, 64, 256, 4096]
+    assert rows["rms_norm"] == rows["residual_add"] == [16, 4096]
+    [heads] = [w for w in cases["rms_norm"] if "qwen3-8b" in w.source[0]]
+    assert op_named("rms_norm").work(heads).bytes == 2 * 512 * 128 * 2 + 256
 
 
 def test_kv_bytes_against_heads() -> None:

@@ -395,6 +395,12 @@ def test_grouped_matmul_reads_only_the_experts_that_got_a_row() -> None:
     assert done.bytes == 2 * (10 * 32 + 10 * 64) + 3 * 32 * 64
 
 
+def test_glue_moves_each_value_once_and_counts_no_flops() -> None:
+    """Three vectors of 5 values: 30 bytes of 2, 60 of 4."""
+    assert work.glue_work(15, "bfloat16") == work.Work(flops=0, bytes=30)
+    assert work.glue_work(15, "float32") == work.Work(flops=0, bytes=60)
+
+
 def test_every_count_says_which_rules_it_follows() -> None:
     assert work.COUNTING_VERSION == 1
     assert attention(2, 2).counting == work.matmul_work(1, 1, 1, dtype="int8").counting == 1
