@@ -50,6 +50,10 @@ SIZES: Mapping[str, tuple[Mapping[str, int], ...]] = {
     ),
     "matmul_weight_only": tuple({"M": M, "N": ALIGNED, "K": ALIGNED} for M in (16, 64, ALIGNED)),
     "quantise_fp8": ({"M": 4096, "K": ALIGNED},),
+    "gate_up_silu": (
+        *({"M": M, "N": ALIGNED, "K": ALIGNED} for M in (16, 64, ALIGNED)),
+        *({"M": M, "N": RAGGED, "K": RAGGED} for M in (16, ALIGNED)),
+    ),
     "attention_prefill": (
         *({"q_len": 4096, "head_dim": head_dim} for head_dim in (64, 80, 128, 256)),
         *({"q_len": 4096, **variant} for variant in VARIANTS),

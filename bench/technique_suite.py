@@ -10,6 +10,7 @@ from dataclasses import replace
 from kernels.attention_layers import windowed_workloads
 from kernels.cache_reuse import chunked_workloads, drafted_workloads, shared_prefix_workloads
 from kernels.continuous import prompt_workloads, step_workloads
+from kernels.fused_mlp import gate_up_workloads
 from kernels.latent_attention import mla_decode_workloads, mla_prefill_workloads
 from kernels.models import Model, matmul_workloads, model_named
 from kernels.quantised_matmuls import quantise_workloads, w8a8_workloads, weight_only_workloads
@@ -105,6 +106,7 @@ def techniques() -> list[dict[str, list[Workload]]]:
         *_reuse(model_named(REUSING)),
         *(matmul_workloads(model_named(REUSING), tp, (*BATCHED, PROMPT_ROWS), DTYPE) for tp in SPLIT_OVER),
         *_eight_bits(),
+        *(gate_up_workloads(model_named(name), 1, (*BATCHED, PROMPT_ROWS), DTYPE) for name in MODELS),
         {"matmul_weight_only": _weight_only(model_named(REUSING))},
         *(_quantised(model_named(QUANTISED), tp) for tp in STORED),
         *(part for tp in LATENT_TPS for part in _latent(model_named(LATENT), tp)),

@@ -13,6 +13,7 @@ MODULES = (
     "matmul_decode",
     "matmul_weight_only",
     "quantise_fp8",
+    "gate_up_silu",
     "attention_prefill",
     "attention_decode",
     "kv_append",

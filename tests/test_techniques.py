@@ -38,6 +38,7 @@ def test_every_technique_of_the_suite_is_told_with_its_models() -> None:
         "matmul_decode": {"fp8", "int8", "dense", "tensor_parallel", "lm_head"},
         "matmul_weight_only": {"int4", "int8", "fp8"},
         "quantise_fp8": {"fp8"},
+        "gate_up_silu": {"fused_mlp"},
     }
     for op, workloads in by_op.items():
         if op in ("matmul", "matmul_decode", "quantise_fp8"):
