@@ -54,6 +54,10 @@ SIZES: Mapping[str, tuple[Mapping[str, int], ...]] = {
     "add_rms_norm": tuple({"M": M, "K": K} for M, K in ((4096, ALIGNED), (16, 2 * ALIGNED))),
     "residual_add": tuple({"M": M, "K": ALIGNED} for M in (16, 4096)),
     "silu_mul": tuple({"M": M, "K": ALIGNED} for M in (16, 4096)),
+    "gate_up_silu": (
+        *({"M": M, "N": ALIGNED, "K": ALIGNED} for M in (16, 64, ALIGNED)),
+        *({"M": M, "N": RAGGED, "K": RAGGED} for M in (16, ALIGNED)),
+    ),
     "attention_prefill": (
         *({"q_len": 4096, "head_dim": head_dim} for head_dim in (64, 80, 128, 256)),
         *({"q_len": 4096, **variant} for variant in VARIANTS),

@@ -10,6 +10,7 @@ from dataclasses import replace
 from kernels.attention_layers import windowed_workloads
 from kernels.cache_reuse import chunked_workloads, drafted_workloads, shared_prefix_workloads
 from kernels.continuous import prompt_workloads, step_workloads
+from kernels.fused_mlp import gate_up_workloads
 from kernels.latent_attention import mla_decode_workloads, mla_prefill_workloads
 from kernels.layer_glue import glue_workloads, head_norm_workloads
 from kernels.models import Model, matmul_workloads, model_named
@@ -110,6 +111,7 @@ def techniques() -> list[dict[str, list[Workload]]]:
         *_eight_bits(),
         *(glue_workloads(model_named(name), (*BATCHED, PROMPT_ROWS), DTYPE) for name in MODELS),
         head_norm_workloads(model_named(HEAD_NORM), 16, DTYPE),
+        *(gate_up_workloads(model_named(name), 1, (*BATCHED, PROMPT_ROWS), DTYPE) for name in MODELS),
         {"matmul_weight_only": _weight_only(model_named(REUSING))},
         *(_quantised(model_named(QUANTISED), tp) for tp in STORED),
         *(part for tp in LATENT_TPS for part in _latent(model_named(LATENT), tp)),

@@ -21,6 +21,7 @@ from kernels.work import (
     MLA_LATENT,
     Work,
     attention_work,
+    gate_up_work,
     keys_read,
     kv_append_work,
     matmul_work,
@@ -74,6 +75,12 @@ def glue_launch(grid: Any, kernel: Any, args: Arguments) -> Declared:
     moved = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     M, K = args["y"].shape
     return _declared(kernel, f"M={M},K={K}", Work(flops=0, bytes=moved), args["x"])
+
+
+def gate_up_launch(grid: Any, kernel: Any, args: Arguments) -> Declared:
+    """Of the kernel of op gate_up_silu."""
+    M, N, K = (args[axis] for axis in "MNK")
+    return _declared(kernel, f"M={M},N={N},K={K}", gate_up_work(M, N, K, dtype=_dtype(args["x"])), args["x"])
 
 
 def _scale_bytes(*scales: torch.Tensor | None) -> int:

@@ -17,6 +17,7 @@ MODULES = (
     "add_rms_norm",
     "residual_add",
     "silu_mul",
+    "gate_up_silu",
     "attention_prefill",
     "attention_decode",
     "kv_append",

@@ -76,6 +76,11 @@ def matmul_work(
     return Work(flops=2 * m * n * k, bytes=activations + weights + extra_bytes)
 
 
+def gate_up_work(m: Size, n: Size, k: Size, *, dtype: str) -> Work:
+    """silu([M, K] x [K, N]) * ([M, K] x [K, N]) -> [M, N]: both weights, and no [M, 2N] between them and the output."""
+    return Work(flops=4 * m * n * k, bytes=storage_bytes(m * k + 2 * n * k + m * n, dtype))
+
+
 def smaller(a: Size, b: Size) -> Size:
     """Element-wise minimum by arithmetic, for ints and columns alike."""
     return (a + b - abs(a - b)) // 2

@@ -17,7 +17,15 @@ from torch.utils.flop_counter import FlopCounterMode
 from bench.case import Case
 from bench.check import check_case
 from bench.suites import suite_workloads
-from kernels import attention_decode, attention_prefill, kv_append, matmul, matmul_decode, matmul_weight_only
+from kernels import (
+    attention_decode,
+    attention_prefill,
+    gate_up_silu,
+    kv_append,
+    matmul,
+    matmul_decode,
+    matmul_weight_only,
+)
 from kernels.attention_variants import VARIANT_AXES
 from kernels.quantised_matmuls import with_weights
 from kernels.registry import OPS, ROOF_OPS, op_named
@@ -325,6 +333,17 @@ def test_a_sample_of_a_product_with_stored_weights_is_the_products_own_values(
     monkeypatch.setattr(matmul, "SAMPLED_ROWS", 5)
     described = op.describe_axes({"M": 30, "N": 520, "K": 272}, "float16", ("test",))
     inputs = op.make_inputs(with_weights(described, stored, group), "cpu", 0)
+    fewer, cut = op.sample(inputs)
+    of_sample = op.reference(**fewer)
+    assert of_sample.shape == (5, matmul.SAMPLED_COLUMNS)
+    assert torch.allclose(of_sample, cut(op.reference(**inputs)), rtol=1e-9)
+
+
+def test_a_sample_of_a_fused_projection_keeps_each_gate_with_its_up_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    op = gate_up_silu.OP
+    monkeypatch.setattr(matmul, "CHECK_IN_FULL", 0)
+    monkeypatch.setattr(matmul, "SAMPLED_ROWS", 5)
+    inputs = op.make_inputs(op.describe_axes({"M": 30, "N": 520, "K": 40}, "float16", ("test",)), "cpu", 0)
     fewer, cut = op.sample(inputs)
     of_sample = op.reference(**fewer)
     assert of_sample.shape == (5, matmul.SAMPLED_COLUMNS)

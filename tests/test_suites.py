@@ -34,6 +34,7 @@ AXES_BY_OP |= {
     "add_rms_norm": {"M", "K"},
     "residual_add": {"M", "K"},
     "silu_mul": {"M", "K"},
+    "gate_up_silu": {"M", "N", "K"},
     "matmul_weight_only": {"M", "N", "K", "group_size"},
     "kv_append": {"batch", "q_len", "kv_len", "kv_heads", "head_dim"},
     "attention_paged_decode": {"batch", "q_len", "kv_len", "q_heads", "kv_heads", "head_dim", "page_size"},
@@ -100,9 +101,10 @@ def test_every_workload_has_the_axes_of_its_op_and_a_source() -> None:
 
 def test_prefill_and_decode_matmuls_are_told_apart_by_rows() -> None:
     for _, op_name, workload in ALL:
-        if "N" in workload.axes and op_name != "matmul_weight_only":
+        any_rows = op_name in ("matmul_weight_only", "gate_up_silu")
+        if "N" in workload.axes and not any_rows:
             assert (op_name == "matmul_decode") == (workload.axes["M"] <= DECODE_ROWS)
-        if op_name == "matmul_weight_only":
+        if any_rows:
             assert (workload.phase == "decode") == (workload.axes["M"] <= DECODE_ROWS)
         elif op_name not in ("kv_append", "quantise_fp8") and workload.technique != "glue":
             phase = "decode" if "decode" in op_name else "mixed" if "mixed" in op_name else "prefill"

@@ -6,7 +6,7 @@ import pytest
 
 from bench.suites import fits_kv_limit, suite_workloads
 from bench.technique_suite import techniques
-from kernels import attention_decode, attention_paged_decode, kv_append, matmul_decode, matmul_weight_only
+from kernels import attention_decode, attention_paged_decode, gate_up_silu, kv_append, matmul_decode, matmul_weight_only
 from kernels.attention_variants import VARIANT_AXES
 from kernels.models import model_named
 from kernels.quantised_matmuls import w8a8_workloads, weight_only_workloads
@@ -42,6 +42,7 @@ def test_every_technique_of_the_suite_is_told_with_its_models() -> None:
         "matmul_weight_only": {"int4", "int8", "fp8"},
         "quantise_fp8": {"fp8"},
         **{op: {"glue"} for op in GLUE},
+        "gate_up_silu": {"fused_mlp"},
     }
     for op, workloads in by_op.items():
         if op in ("matmul", "matmul_decode", "quantise_fp8"):
@@ -91,6 +92,18 @@ def test_every_projection_of_one_gpu_of_1_2_4_and_8() -> None:
             assert rows == {1, 16, 64, 256, 4096} - ({4096} if name == "lm_head" else set())
             told = [w.axes for w in split if f"llama-3.1-70b: {name}, tp {tp}" in w.source]
             assert all({"N": axes["N"], "K": axes["K"]} == part for axes in told)
+
+
+def test_fused_gate_and_up_projections_against_bytes_worked_by_hand() -> None:
+    """Llama-3.1-8B's are 2 x 14,336 x 4,096 values of 2 bytes; of 16 rows 16 x 4,096 go in and 16 x 14,336 come out."""
+    fused = suite_workloads("techniques")["gate_up_silu"]
+    assert {(w.axes["M"], w.axes["N"], w.axes["K"]) for w in fused} == {
+        (M, N, K) for M in (1, 16, 64, 256, 4096) for N, K in ((14_336, 4_096), (28_672, 8_192))
+    }
+    [workload] = [w for w in fused if (w.axes["M"], w.axes["K"]) == (16, 4_096)]
+    assert gate_up_silu.OP.work(workload).bytes == 234_881_024 + 131_072 + 458_752
+    assert gate_up_silu.OP.work(workload).flops == 4 * 16 * 14_336 * 4_096
+    assert workload.source == ("llama-3.1-8b: gate_up_proj and silu, tp 1",)
 
 
 def test_stored_weights_against_bytes_worked_by_hand() -> None:

@@ -389,6 +389,16 @@ def test_mla_decode_of_128_heads_does_hundreds_of_flops_a_byte(queries: int, int
     assert done.flops / done.bytes == pytest.approx(intensity, abs=0.7)
 
 
+def test_a_fused_gate_and_up_projection_moves_nothing_between() -> None:
+    """M 2, N 3, K 4: 2 x 24 multiply-adds are 96 FLOPs; 8 + 2 x 12 + 6 values of 2 bytes are 76 bytes.
+
+    Apart, [2, 6] is written and read: 24 bytes each way.
+    """
+    done = work.gate_up_work(2, 3, 4, dtype="bfloat16")
+    assert done == Work(flops=96, bytes=76)
+    assert work.matmul_work(2, 6, 4, dtype="bfloat16").bytes + 2 * (12 + 6) == done.bytes + 2 * 24
+
+
 def test_grouped_matmul_reads_only_the_experts_that_got_a_row() -> None:
     done = work.grouped_matmul_work(10, 64, 32, experts_hit=3, dtype="bfloat16", weight_dtype="int8")
     assert done.flops == 2 * 10 * 64 * 32
