@@ -15,7 +15,7 @@ from analysis.providers import BASELINE, KEY, latest
 from analysis.stats import ratio_interval
 
 FEWEST = 6
-"""Samples from which a median has a 95 % interval (`bench.stopping`); of fewer there are extremes alone, and no interval."""
+"""Samples from which a median has a 95 % interval (`bench.stopping`); of fewer there are extremes alone."""
 TIMES = ("time_us", "low_us", "high_us")
 COLUMNS = (
     "case", "device", "provider_a", "provider_b", "ratio", "low", "high", "a_us", "b_us", "family", *METHOD,
