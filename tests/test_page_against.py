@@ -126,9 +126,9 @@ def test_no_point_gives_no_row(tmp_path: Path) -> None:
 @pytest.mark.speed
 def test_a_hundred_thousand_points_take_seconds(tmp_path: Path) -> None:
     one = points_of(tmp_path, of(1, "torch", 40.0), of(1, "triton", 20.0))
-    many = pd.concat([one] * 50_000, ignore_index=True)
+    many = one.iloc[[0, 1] * 50_000].reset_index(drop=True)
     ids = np.repeat(np.arange(50_000), 2).astype(str)
     many["case_id"] = ["matmul/" + p + "/bfloat16/M=" + i for p, i in zip(many["provider"], ids, strict=True)]
     start = time.perf_counter()
     found = geomeans(against(many))
-    assert time.perf_counter() - start < 12 and found["count"].tolist() == [50_000]
+    assert time.perf_counter() - start < 5 and found["count"].tolist() == [50_000]
