@@ -52,7 +52,7 @@ def test_the_interval_holds_the_true_ratio_as_often_as_it_says() -> None:
 def test_a_case_of_two_providers_is_one_pair(tmp_path: Path) -> None:
     found = against(
         points_of(
-            tmp_path, of(1, "triton", *samples(20, 19, 22)), of(1, "torch", *samples(40, 38, 41)), of(2, "triton", 9)
+            tmp_path, of(1, "triton", *samples(20, 19, 22)), of(1, "torch", *samples(40, 38, 41)), of(2, "triton", 20)
         )
     )
     assert len(found) == 1
