@@ -11,7 +11,7 @@ from kernels.attention_layers import windowed_workloads
 from kernels.cache_reuse import chunked_workloads, drafted_workloads, shared_prefix_workloads
 from kernels.continuous import prompt_workloads, step_workloads
 from kernels.latent_attention import mla_decode_workloads, mla_prefill_workloads
-from kernels.models import Model, model_named
+from kernels.models import Model, matmul_workloads, model_named
 from kernels.quantised_matmuls import quantise_workloads, w8a8_workloads, weight_only_workloads
 from kernels.quantised_workloads import quantised_decode_workloads
 from kernels.spec import Workload
@@ -93,6 +93,8 @@ WEIGHTS: tuple[tuple[tuple[int, ...], str, int, tuple[str, ...]], ...] = (
     ((1, 16, PROMPT_ROWS), "float8_e4m3fn", 0, MLP),
 )
 """Rows, storage of weights, group, projections of `REUSING` with 16-bit activations."""
+SPLIT_OVER = (1, 2, 4, 8)
+"""Tensor parallel sizes at which every projection of `REUSING` is measured, one GPU's part of it."""
 QUANTISED_FOR = (("llama-3.1-70b", ("tensor", "token")), ("deepseek-v3", ("block128",)))
 
 
@@ -101,6 +103,7 @@ def techniques() -> list[dict[str, list[Workload]]]:
     return [
         *(_of_model(model_named(name)) for name in MODELS),
         *_reuse(model_named(REUSING)),
+        *(matmul_workloads(model_named(REUSING), tp, (*BATCHED, PROMPT_ROWS), DTYPE) for tp in SPLIT_OVER),
         *_eight_bits(),
         {"matmul_weight_only": _weight_only(model_named(REUSING))},
         *(_quantised(model_named(QUANTISED), tp) for tp in STORED),

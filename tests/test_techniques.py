@@ -34,8 +34,8 @@ def test_every_technique_of_the_suite_is_told_with_its_models() -> None:
         "attention_varlen": {"continuous"},
         "attention_mixed": {"continuous"},
         "attention_mla_decode": {"mla"},
-        "matmul": {"fp8", "int8"},
-        "matmul_decode": {"fp8", "int8"},
+        "matmul": {"fp8", "int8", "dense", "tensor_parallel", "lm_head"},
+        "matmul_decode": {"fp8", "int8", "dense", "tensor_parallel", "lm_head"},
         "matmul_weight_only": {"int4", "int8", "fp8"},
         "quantise_fp8": {"fp8"},
     }
@@ -68,9 +68,24 @@ def test_fp8_projections_against_bytes_worked_by_hand() -> None:
         assert matmul_decode.OP.work(workload).flops == 2 * 16 * 10_240 * 8_192
         assert workload.key == f"float8_e4m3fn.{scale}/M=16,N=10240,K=8192" and workload.technique == "fp8"
     cases = suite_workloads("techniques")
-    assert len([*cases["matmul"], *cases["matmul_decode"]]) == 28 + 10, (
-        "fp8, and int8 at five numbers of rows of two projections"
-    )
+    eight_bits = [w for w in (*cases["matmul"], *cases["matmul_decode"]) if w.technique in ("fp8", "int8")]
+    assert len(eight_bits) == 28 + 10, "fp8, and int8 at five numbers of rows of two projections"
+
+
+def test_every_projection_of_one_gpu_of_1_2_4_and_8() -> None:
+    """Llama-3.1-70B: 64 query and 2 x 8 KV heads of 128 are 10,240 columns; column-parallel layers (qkv_proj,
+    gate_up_proj, lm_head) lose columns, row-parallel ones (o_proj, down_proj) lose rows of their weights."""
+    by_op = suite_workloads("techniques")
+    split = [w for op in ("matmul", "matmul_decode") for w in by_op[op] if w.dtype == "bfloat16"]
+    assert {w.technique for w in split} == {"dense", "tensor_parallel", "lm_head"}
+    shapes = [("qkv_proj", 10_240, 8_192), ("gate_up_proj", 57_344, 8_192), ("lm_head", 128_256, 8_192)]
+    for name, n, k in (*shapes, ("o_proj", 8_192, 8_192), ("down_proj", 8_192, 28_672)):
+        for tp in (1, 2, 4, 8):
+            part = {"N": n, "K": k // tp} if name in ("o_proj", "down_proj") else {"N": n // tp, "K": k}
+            rows = {w.axes["M"] for w in split if f"llama-3.1-70b: {name}, tp {tp}" in w.source}
+            assert rows == {1, 16, 64, 256, 4096} - ({4096} if name == "lm_head" else set())
+            told = [w.axes for w in split if f"llama-3.1-70b: {name}, tp {tp}" in w.source]
+            assert all({"N": axes["N"], "K": axes["K"]} == part for axes in told)
 
 
 def test_stored_weights_against_bytes_worked_by_hand() -> None:
