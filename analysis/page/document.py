@@ -68,7 +68,7 @@ def flag_lines(points: pd.DataFrame) -> list[str]:
     words = points["flags"].str.split("; ").explode()
     words = words[words.fillna("") != ""]
     return [
-        f"{len(rows)} {'case' if len(rows) == 1 else 'cases'} flagged {word}, first {points.loc[rows.index[0], 'case_id']}"
+        f"{len(rows)} case{'s' * (len(rows) > 1)} flagged {word}, first {points.loc[rows.index[0], 'case_id']}"
         for word, rows in words.groupby(words)
     ]
 

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 import synthetic
-from conftest import PHONE, WIDE, Opener, made
 from playwright.sync_api import Page
+from report_pages import PHONE, WIDE, Opener, made
 
+pytest_plugins = ["report_pages"]
 POINTS = "document.getElementById('roofline').data.find(t => t.meta === 'points')"
 ROOFS = "document.getElementById('roofline').data.filter(t => t.meta === 'roof')"
 
@@ -107,8 +108,14 @@ def test_hover_tells_shape_time_rates_class_and_sentence(report: Path, open_page
     page.locator('details[data-filter="provider"] summary').click()
     page.locator("#roofline .points path").first.hover(force=True)
     told = page.locator("#roofline .hoverlayer .hovertext").text_content() or ""
-    for part in ("matmul, torch, bfloat16", "M=8192,N=4096,K=4096", "time 693.2 us", "396.5 TFLOP/s", "50.0 % of attainable",
-                 "compute-bound", "up to 2.00x faster"):  # fmt: skip
+    parts = (
+        "matmul, torch, bfloat16",
+        "M=8192,N=4096,K=4096",
+        "time 693.2 us",
+        "396.5 TFLOP/s",
+        "50.0 % of attainable",
+    )
+    for part in (*parts, "compute-bound", "up to 2.00x faster"):
         assert part.replace(" ", "") in told.replace(" ", "")
 
 
@@ -175,8 +182,8 @@ def test_nothing_overlaps_or_sticks_out(size: tuple[int, int], scheme: str, repo
     assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
     assert page.evaluate("document.documentElement.dataset.theme") == scheme
     boxes = page.evaluate(
-        "() => [...document.querySelectorAll('h1, h2, #theme, #counts li, #warnings, #filters details, #roof-sets, #layers,"
-        " #shown, #legend span, .plot, #roof-list li, #time-axis, .bar > *, .scroll')].map(e => [e.id || e.textContent,"
+        "() => [...document.querySelectorAll('h1, h2, #theme, #counts li, #warnings, #filters details, #roof-sets,"
+        " #layers, #shown, #legend span, .plot, #roof-list li, #time-axis, .bar > *, .scroll')].map(e => [e.id || e.textContent,"
         " e.getBoundingClientRect()]).filter(([, b]) => b.width).map(([n, b]) => [n, b.left, b.top, b.right, b.bottom])"
     )
     assert len(boxes) > 20

@@ -31,7 +31,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def open_page(browser: Browser) -> Iterator[Opener]:
-    """Opens a report's file and waits until it is drawn; fails at the end where the page complained or asked a network."""
+    """Opens a report's file and waits until it is drawn; fails at the end where it complained or asked a network."""
     problems: list[str] = []
     pages: list[Page] = []
 
@@ -63,7 +63,7 @@ def made(directory: Path, *runs: tuple[Environment, list[Record]]) -> Path:
 
 @pytest.fixture(scope="session")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Ten points of an H100 whose roofs are 800 TFLOP/s, 3,000 GB/s and 3 us; one of them overhead-bound, two published."""
+    """Ten points of an H100 with roofs of 800 TFLOP/s, 3,000 GB/s and 3 us; one is overhead-bound, two published."""
     rows = synthetic.roofs("one", {"bfloat16": 800.0}, 3000.0, 3.0)
     rows += [synthetic.matmul("one", m, device=(800, 3000, 3)) for m in (1, 16, 64, 1024, 8192)]
     rows += [synthetic.matmul("one", 8192, provider="torch", device=(800, 3000, 3), share=0.5)]
