@@ -34,7 +34,7 @@ def html_of(text: str, title: str, directory: Path | None = None) -> str:
         _fitted(token)
         token.children = _inline(token.children or [], directory)
     rendered = str(parser.renderer.render(tokens, parser.options, _no_environment()))
-    region = f'<div class="scroll" role="region" tabindex="0" style="overflow-x:auto" aria-label="{escape(title)}">'
+    region = f'<div class="wide" role="region" tabindex="0" style="overflow-x:auto" aria-label="{escape(title)}">'
     return rendered.replace("<table>", f"{region}<table>").replace("</table>", "</table></div>")
 
 

@@ -171,8 +171,22 @@ def test_names_are_text_and_never_markup(tmp_path: Path, open_page: Opener) -> N
     rows = [synthetic.matmul("<i>run</i>", m, provider=name, device=(800, 3000, 3)) for m in (1, 2)]
     page = open_page(made(tmp_path, (synthetic.H100, rows)))
     assert column(page, "provider") == [name] * 2
-    assert page.locator("img, header i, header b b").count() == 0
+    assert page.locator("img:not([src^='data:image/png']), header i, header b b, #sentences b, dd b").count() == 0
     assert "<" not in drawn(page)["text"][0].replace("<br>", "")
+
+
+def test_the_head_and_the_sections_are_on_the_page(tmp_path: Path, open_page: Opener) -> None:
+    """What matters stands at the top, the other reports below, and what is needed to repeat each run."""
+    page = open_page(made(tmp_path, (synthetic.H100, [synthetic.matmul("r", m, share=0.5) for m in (1, 2)])))
+    assert page.locator("#taken").inner_text().startswith("NVIDIA H100 80GB HBM3; 2026-03-01; ")
+    first = "All 2 cases are memory-bound: matmul (2), at 50 % of attainable (median of 2)."
+    assert page.locator("#sentences li").all_inner_texts()[0] == first and page.locator("#sentences li").count() == 3
+    assert page.locator(".report h2").all_inner_texts() == ["Techniques", "Compile", "Serving", "Comparison"]
+    assert page.locator(".report table").first.is_hidden()
+    page.locator(".report summary").first.click()
+    assert page.locator(".report table").first.is_visible()
+    page.locator("#provenance summary").first.click()
+    assert page.locator("#provenance dt", has_text="torch").is_visible()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -183,8 +197,9 @@ def test_nothing_overlaps_or_sticks_out(size: tuple[int, int], scheme: str, repo
     assert page.evaluate("document.documentElement.dataset.theme") == scheme
     boxes = page.evaluate(
         "() => [...document.querySelectorAll('h1, h2, #theme, #counts li, #warnings, #filters details, #roof-sets,"
-        " #layers, #shown, #legend span, .plot, #roof-list li, #time-axis, .bar > *, .scroll')].map(e => [e.id || e.textContent,"
-        " e.getBoundingClientRect()]).filter(([, b]) => b.width).map(([n, b]) => [n, b.left, b.top, b.right, b.bottom])"
+        " #layers, #shown, #legend span, .plot, #roof-list li, #time-axis, .bar > *, .scroll')]"
+        ".map(e => [e.id || e.textContent, e.getBoundingClientRect()]).filter(([, b]) => b.width)"
+        ".map(([n, b]) => [n, b.left, b.top, b.right, b.bottom])"
     )
     assert len(boxes) > 20
     for i, (one, left, top, right, bottom) in enumerate(boxes):
