@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 import synthetic
 from synthetic import classified
+from typer.testing import CliRunner
 
+from analysis.__main__ import app
 from analysis.frame import load
 from analysis.page.headline import headline
 from analysis.page.markdown import against_tables, report_md
@@ -188,3 +190,16 @@ def test_nothing_measured_is_a_text_too(tmp_path: Path) -> None:
     )
     text = report_md("t", headline(frame, {"r": synthetic.CPU}), frame, provenance={})
     assert "No case was measured" in text and "![" not in text and against_tables(frame) == []
+
+
+def test_the_command_takes_runs_beside_other_reports(tmp_path: Path) -> None:
+    """F16: into a directory of any name."""
+    given = [str(ROOT / "reports" / name) for name in ("compile-changes", "cpu-example", "compare-example")]
+    out = tmp_path / "Bericht é 漢"
+    result = CliRunner().invoke(app, ["report", *given, "-o", str(out)])
+    assert result.exit_code == 0, result.output
+    assert {path.name for path in out.iterdir()} == {"report.html", "report.md", "roofline.png", "roofline.svg"}
+    text, html = ((out / name).read_text(encoding="utf-8") for name in ("report.md", "report.html"))
+    assert "## Compile: changes" in text and "## Comparison of compare-example" in text
+    assert "<h2>Compile: changes</h2>" in html and 'id="sentences"' in html
+    assert "25 of 42 cases (60 %) are compute-bound" in text and "25 of 42 cases (60 %) are compute-bound" in html
