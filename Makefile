@@ -4,6 +4,7 @@
 # make compile-matrix   the kernels compiled for every arch under the oldest, the installed and the newest Triton
 # make compile-compare  what the compilers make of each kernel for sm_90 now, against reports/; fails when it is worse
 # make compile-baseline the same written to reports/, for sm_100 too, as what later changes are compared with
+# make browser-test    the report opened in the system's Chromium
 # make bench   the quick suite and its roofline; DEVICE=cpu, SUITE=standard and RUN=directory change it
 # make gpu     all that a rented GPU is wanted for, in BUDGET (480s), by PYTHON's own torch: installs nothing
 # make lint    ruff and mypy; make fmt lets ruff rewrite
@@ -23,7 +24,7 @@ STAMP := .venv/.stamp
 PY := .venv/bin/python
 
 .DEFAULT_GOAL := test
-.PHONY: .venv lint fmt test compile-matrix compile-compare compile-baseline bench gpu
+.PHONY: .venv lint fmt test compile-matrix compile-compare compile-baseline browser-test bench gpu
 
 .venv: $(STAMP)
 
@@ -77,6 +78,10 @@ compile-baseline: $(STAMP) .triton/$(OLDEST_TRITON)
 	$(PY) -m analysis compile reports/compile-sm90
 	$(PY) -m analysis compile reports/compile-sm90-oldest
 	$(PY) -m analysis compile reports/compile-sm100
+
+# The page in the system's Chromium, without a screen and without a network.
+browser-test: $(STAMP)
+	$(PY) -m pytest tests/browser
 
 # A run with failed cases still has a roofline for the others, and still fails.
 bench: $(STAMP)

@@ -13,6 +13,7 @@ from analysis.cmd_compare import compare
 from analysis.cmd_compile import compile_report
 from analysis.cmd_noise import noise
 from analysis.cmd_reference import reference
+from analysis.cmd_report import report
 from analysis.cmd_roofline import roofline
 from analysis.cmd_serve import serve
 from analysis.cmd_serving_report import serving_report
@@ -35,6 +36,7 @@ def main() -> None:
 
 
 app.command()(roofline)
+app.command()(report)
 app.command()(reference)
 app.command()(compare)
 app.command()(noise)

@@ -53,8 +53,8 @@ def roofline(
     from analysis.tables import status_lines
 
     try:
-        paths, loaded = _load(records or [])
-        kernels = _kernels(compiled)
+        paths, loaded = load_runs(records or [])
+        kernels = kernels_of(compiled)
     except RecordError as error:
         typer.echo(f"{error}", err=True)
         raise typer.Exit(USAGE) from error
@@ -64,14 +64,19 @@ def roofline(
     title = f"Roofline of run {', '.join(runs)}" if len(runs) < 4 else f"Roofline of {len(runs)} runs"
     loaded, found, warnings = with_roofs(loaded, paths)
     frame, devices = points(loaded)
-    frame = _with_ceilings(frame, loaded, kernels)
+    frame = with_compiled(frame, loaded, kernels)
     present(
         frame, devices, output or paths[0].parent, title,
         statuses=statuses, notes=[*notes, *found], warnings=warnings, rows=rows, as_json=as_json,
     )  # fmt: skip
 
 
-def _load(records: Sequence[Path]) -> tuple[list[Path], Loaded]:
+def load_runs(records: Sequence[Path]) -> tuple[list[Path], Loaded]:
+    """The records' files, and what they hold; without any, the newest run under `reports/`.
+
+    Raises:
+        RecordError: there is none, or one cannot be used.
+    """
     from analysis.frame import load
     from analysis.runs import REPORTS, newest_run
 
@@ -84,7 +89,8 @@ def _load(records: Sequence[Path]) -> tuple[list[Path], Loaded]:
     return paths, load(paths)
 
 
-def _kernels(compiled: Path | None) -> list[Kernel]:
+def kernels_of(compiled: Path | None) -> list[Kernel]:
+    """The kernels in a directory of `bench compile`; none without one."""
     if compiled is None:
         return []
     from analysis.compiled import load_kernels
@@ -92,7 +98,8 @@ def _kernels(compiled: Path | None) -> list[Kernel]:
     return load_kernels(compiled)[2]
 
 
-def _with_ceilings(frame: pd.DataFrame, loaded: Loaded, kernels: Sequence[Kernel]) -> pd.DataFrame:
+def with_compiled(frame: pd.DataFrame, loaded: Loaded, kernels: Sequence[Kernel]) -> pd.DataFrame:
+    """Adds the ceilings of compiled kernels to classified points; without kernels the points as they are."""
     if not kernels or frame.empty:
         return frame
     from analysis.compile_ceilings import with_compile_ceilings

@@ -71,18 +71,39 @@ def growing_axis(points: pd.DataFrame) -> pd.Series[str]:
 
 def trajectories(points: pd.DataFrame) -> list[Trajectory]:
     """All lines of two sizes or more; invalid points and points off a log axis are on none."""
-    drawable = (points["intensity_flops_per_byte"] > 0) & (points["tflops_per_s"] > 0) & (points["class"] != "invalid")
-    rows = points[drawable]
+    rows = _drawable(points)
     axis = growing_axis(rows)
     return [line for name in GROWING for line in _over(rows[axis == name], name)]
+
+
+def line_numbers(points: pd.DataFrame) -> pd.Series[int]:
+    """For each point the number of its line, the same for all points on it; -1 where it is on none."""
+    rows = _drawable(points)
+    axis = growing_axis(rows)
+    numbers = pd.Series(-1, index=points.index, dtype="int64")
+    for name in GROWING:
+        part = rows[axis == name]
+        if not part.empty:
+            numbers[part.index] = _same_line(part, name) + numbers.max() + 1
+    alone = numbers.map(numbers.value_counts()) == 1
+    return numbers.where(~alone, -1)
+
+
+def _drawable(points: pd.DataFrame) -> pd.DataFrame:
+    above_zero = (points["intensity_flops_per_byte"] > 0) & (points["tflops_per_s"] > 0)
+    return points[above_zero & (points["class"] != "invalid")]
+
+
+def _same_line(rows: pd.DataFrame, axis: str) -> pd.Series[int]:
+    rest = rows["case_id"].str.replace(rf"\b{GROWING[axis][1]}=\d+", axis, regex=True)
+    return rows.groupby([rest, *(rows[c] for c in KEPT)], dropna=False).ngroup()
 
 
 def _over(rows: pd.DataFrame, axis: str) -> list[Trajectory]:
     if rows.empty:
         return []
-    column, changing = GROWING[axis]
-    rest = rows["case_id"].str.replace(rf"\b{changing}=\d+", axis, regex=True)
-    rows = rows.assign(line=rows.groupby([rest, *(rows[c] for c in KEPT)], dropna=False).ngroup())
+    column = GROWING[axis][0]
+    rows = rows.assign(line=_same_line(rows, axis))
     rows = rows.sort_values(["line", column], kind="stable").drop_duplicates(["line", column], keep="last")
     line = rows["line"].to_numpy()
     cuts = np.flatnonzero(np.diff(line)) + 1

@@ -1,0 +1,46 @@
+// Starts the page: controls, theme, and the one function that draws all again.
+const points = buildTable(document.getElementById("points"), "points", pointColumns());
+
+function draw() {
+  const rows = shownRows();
+  points.rows = rows;
+  points.draw();
+  document.getElementById("shown").textContent = `${rows.length.toLocaleString("en-US")} of ${data.count.toLocaleString("en-US")} points`;
+  document.getElementById("everything").hidden = state.line === null;
+  return Promise.all([drawRoofline(rows), drawTime(rows)]);
+}
+
+function tell(row) {
+  document.getElementById("detail").textContent = row === null ? "" : facts(row).join("\n");
+}
+
+function isolate(row) {
+  tell(row);
+  state.line = data.line[row] < 0 || state.line === data.line[row] ? null : data.line[row];
+  draw();
+}
+
+function setTheme(isDark) {
+  state.dark = isDark;
+  document.documentElement.dataset.theme = isDark ? "dark" : "light";
+  const button = document.getElementById("theme");
+  button.textContent = isDark ? "Light" : "Dark";
+  button.setAttribute("aria-pressed", String(isDark));
+}
+
+const preference = window.matchMedia("(prefers-color-scheme: dark)");
+setTheme(preference.matches);
+preference.addEventListener("change", (event) => { setTheme(event.matches); draw(); });
+document.getElementById("theme").addEventListener("click", () => { setTheme(!state.dark); draw(); });
+document.getElementById("time-axis").addEventListener("change", draw);
+document.getElementById("everything").addEventListener("click", () => { state.line = null; tell(null); draw(); });
+buildControls(draw);
+draw().then(() => {
+  for (const name of ["roofline", "time"]) {
+    document.getElementById(name).on("plotly_click", (event) => {
+      const hit = event.points.find((point) => point.customdata !== undefined);
+      if (hit) isolate(hit.customdata);
+    });
+  }
+  document.documentElement.dataset.drawn = "true";
+});
