@@ -13,6 +13,7 @@ MODULES = (
     "matmul_decode",
     "matmul_weight_only",
     "quantise_fp8",
+    "grouped_matmul",
     "attention_prefill",
     "attention_decode",
     "kv_append",

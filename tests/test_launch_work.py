@@ -88,6 +88,8 @@ ONE_LAUNCH = (
     quantising("token"),
     quantising("tensor"),
     quantising("block128"),
+    asked("grouped_matmul", M=512, N=512, K=512),
+    asked("grouped_matmul", M=1, N=70, K=77),
     asked("attention_prefill", q_len=512, q_heads=4, kv_heads=2),
     asked("attention_prefill", q_len=100, kv_len=300, causal=0, head_dim=80),
     asked("attention_decode", batch=64, kv_len=512, q_len=2),

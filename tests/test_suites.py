@@ -30,6 +30,7 @@ AXES_BY_OP = {
 BASIC = set(AXES_BY_OP)
 AXES_BY_OP |= {
     "quantise_fp8": {"M", "K"},
+    "grouped_matmul": {"M", "N", "K", "experts", "top_k", "skewed"},
     "matmul_weight_only": {"M", "N", "K", "group_size"},
     "kv_append": {"batch", "q_len", "kv_len", "kv_heads", "head_dim"},
     "attention_paged_decode": {"batch", "q_len", "kv_len", "q_heads", "kv_heads", "head_dim", "page_size"},
@@ -96,9 +97,9 @@ def test_every_workload_has_the_axes_of_its_op_and_a_source() -> None:
 
 def test_prefill_and_decode_matmuls_are_told_apart_by_rows() -> None:
     for _, op_name, workload in ALL:
-        if "N" in workload.axes and op_name != "matmul_weight_only":
+        if "N" in workload.axes and op_name not in ("matmul_weight_only", "grouped_matmul"):
             assert (op_name == "matmul_decode") == (workload.axes["M"] <= DECODE_ROWS)
-        if op_name == "matmul_weight_only":
+        if op_name in ("matmul_weight_only", "grouped_matmul"):
             assert (workload.phase == "decode") == (workload.axes["M"] <= DECODE_ROWS)
         elif op_name not in ("kv_append", "quantise_fp8"):
             phase = "decode" if "decode" in op_name else "mixed" if "mixed" in op_name else "prefill"
