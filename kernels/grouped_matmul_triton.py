@@ -27,7 +27,7 @@ from kernels.pieces import in_pieces, row_piece
 from kernels.tuned import Bucket, Table, dtype_name, size_class, tuned
 
 DTYPES = (torch.bfloat16, torch.float16)
-LEAST_CLASS, MOST_CLASS = 16, 256
+LEAST_CLASS, MOST_CLASS = 8, 256
 """Rows of an expert, on average over those that can have one, up to the first and over the last are tuned together."""
 
 
@@ -83,7 +83,7 @@ class Problem:
     @property
     def rows_each(self) -> int:
         """Rows of an expert on average, if as many as can have one do."""
-        return triton.cdiv(self.rows, max(1, min(self.rows, self.experts)))
+        return -(-self.rows // max(1, min(self.rows, self.experts)))
 
 
 def problem_of(x: torch.Tensor, w: torch.Tensor, arch: int) -> Problem:
@@ -104,7 +104,7 @@ def _refusal(x: torch.Tensor, w: torch.Tensor, arch: int) -> str:
 def configs_for(problem: Problem) -> tuple[Config, ...]:
     """The configurations for this kind of problem, the default first."""
     if problem.refused:
-        kinds = POINTERS if problem.rows_each > LEAST_CLASS else POINTERS[::-1]
+        kinds: tuple[Config, ...] = POINTERS if problem.rows_each > LEAST_CLASS else POINTERS[::-1]
     else:
         kinds = FEW if problem.rows_each <= LEAST_CLASS else SOME if problem.rows_each <= 64 else MANY
     first = tuned(TUNED, bucket_of(problem), problem.arch) or kinds[0]

@@ -98,6 +98,6 @@ def test_what_does_not_fit_is_refused() -> None:
     for wrong in (offsets.long(), offsets[:1], torch.arange(4, dtype=torch.int32)[::2]):
         with pytest.raises(ValueError, match="wanted offsets int32"):
             grouped_matmul(x, w, wrong)
-    for wrong in ((2, 1), (3, -1), (-1, 5)):
+    for counts in ((2, 1), (3, -1), (-1, 5)):
         with pytest.raises(ValueError, match="offsets must rise"):
-            OP.validate(x, w, ends(wrong))
+            OP.validate(x, w, ends(counts))
