@@ -49,6 +49,10 @@ SIZES: Mapping[str, tuple[Mapping[str, int], ...]] = {
         *({"M": M, "N": RAGGED, "K": RAGGED} for M in (1, 16, 64)),
     ),
     "matmul_weight_only": tuple({"M": M, "N": ALIGNED, "K": ALIGNED} for M in (16, 64, ALIGNED)),
+    "grouped_matmul": tuple(
+        {"M": M, "N": size, "K": size, "experts": 128, "top_k": 8}
+        for M, size in ((16, 2048), (256, 2048), (4096, 2048), (16, 2046))
+    ),
     "quantise_fp8": ({"M": 4096, "K": ALIGNED},),
     "rms_norm": tuple({"M": M, "K": K} for M, K in ((4096, ALIGNED), (4096, 128), (16, 2 * ALIGNED))),
     "add_rms_norm": tuple({"M": M, "K": K} for M, K in ((4096, ALIGNED), (16, 2 * ALIGNED))),

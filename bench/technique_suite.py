@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from bench.moe_suite import moe
 from kernels.attention_layers import windowed_workloads
 from kernels.cache_reuse import chunked_workloads, drafted_workloads, shared_prefix_workloads
 from kernels.continuous import prompt_workloads, step_workloads
@@ -113,6 +114,7 @@ def techniques() -> list[dict[str, list[Workload]]]:
         head_norm_workloads(model_named(HEAD_NORM), 16, DTYPE),
         *(gate_up_workloads(model_named(name), 1, (*BATCHED, PROMPT_ROWS), DTYPE) for name in MODELS),
         {"matmul_weight_only": _weight_only(model_named(REUSING))},
+        moe(),
         *(_quantised(model_named(QUANTISED), tp) for tp in STORED),
         *(part for tp in LATENT_TPS for part in _latent(model_named(LATENT), tp)),
         *(

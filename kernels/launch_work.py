@@ -22,6 +22,7 @@ from kernels.work import (
     Work,
     attention_work,
     gate_up_work,
+    grouped_matmul_work,
     keys_read,
     kv_append_work,
     matmul_work,
@@ -61,6 +62,18 @@ def weight_only_launch(grid: Any, kernel: Any, args: Arguments) -> Declared:
     tensors = [args[name] for name in ("x", "w", "scales", "zeros", "partial" if args["SPLIT"] else "y")]
     moved = sum(tensor.numel() * tensor.element_size() for tensor in tensors if tensor is not None)
     return _declared(kernel, f"M={M},N={N},K={K},splits={splits}", Work(flops=2 * M * N * K, bytes=moved), args["x"])
+
+
+def grouped_matmul_launch(grid: Any, kernel: Any, args: Arguments) -> Declared:
+    """Of the kernel of op grouped_matmul.
+
+    Offsets lie on the device, so as many experts count as can have a row: bytes are an upper bound, and the name says
+    `experts<=`.
+    """
+    rows, N, K, experts = (args[name] for name in ("rows", "N", "K", "experts"))
+    hit = min(rows, experts)
+    work = grouped_matmul_work(rows, N, K, experts_hit=hit, dtype=_dtype(args["x"]))
+    return _declared(kernel, f"rows={rows},N={N},K={K},experts<={hit}", work, args["x"])
 
 
 def quantise_launch(grid: Any, kernel: Any, args: Arguments) -> Declared:

@@ -18,6 +18,7 @@ MODULES = (
     "residual_add",
     "silu_mul",
     "gate_up_silu",
+    "grouped_matmul",
     "attention_prefill",
     "attention_decode",
     "kv_append",

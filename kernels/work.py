@@ -17,7 +17,7 @@ COUNTING_VERSION = 1
 
 AXES = (
     "M", "N", "K", "batch", "q_len", "kv_len", "prefix_len", "q_heads", "kv_heads", "head_dim", "v_head_dim",
-    "causal", "window", "sinks", "softcap", "page_size", "group_size", "experts", "top_k",
+    "causal", "window", "sinks", "softcap", "page_size", "group_size", "experts", "top_k", "skewed",
 )  # fmt: skip
 """Names of sizes, in the order that ids and tables give them."""
 

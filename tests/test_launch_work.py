@@ -93,6 +93,8 @@ ONE_LAUNCH = (
     asked("gate_up_silu", M=3, N=2048, K=512),
     asked("gate_up_silu", M=300, N=2000, K=512),
     asked("gate_up_silu", M=100, N=99, K=101),
+    asked("grouped_matmul", M=512, N=512, K=512),
+    asked("grouped_matmul", M=1, N=70, K=77),
     asked("attention_prefill", q_len=512, q_heads=4, kv_heads=2),
     asked("attention_prefill", q_len=100, kv_len=300, causal=0, head_dim=80),
     asked("attention_decode", batch=64, kv_len=512, q_len=2),

@@ -88,6 +88,10 @@ def compulsory_bytes(op: Op, workload: Workload) -> int:
         return total + values * int(inputs["q"].element_size())
     if "kv_cache" in inputs:
         return total - tensor_bytes(inputs, ["kv_cache"]) + tensor_bytes(inputs, ["kv_new"])
+    if "offsets" in inputs:  # weights of experts with a row alone
+        ends, w = op.make_inputs(workload, "cpu", 0)["offsets"], inputs["w"]
+        idle = int((ends.diff(prepend=ends.new_zeros(1)) == 0).sum())
+        total -= tensor_bytes(inputs, ["offsets"]) + idle * tensor_bytes(inputs, ["w"]) // len(w)
     if "k" not in inputs:
         full_precision = {"allow_tf32": False} if "allow_tf32" in inputs else {}
         outputs = tuple_of(op.eager(**inputs | full_precision))

@@ -130,5 +130,5 @@ def test_every_short_dtype_name_is_known_and_others_are_named() -> None:
 def test_axis_names_are_those_of_the_field() -> None:
     assert ",".join(AXES) == (
         "M,N,K,batch,q_len,kv_len,prefix_len,q_heads,kv_heads,head_dim,v_head_dim,causal,window,sinks,softcap,page_size,"
-        "group_size,experts,top_k"
+        "group_size,experts,top_k,skewed"
     )

@@ -35,6 +35,7 @@ AXES_BY_OP |= {
     "residual_add": {"M", "K"},
     "silu_mul": {"M", "K"},
     "gate_up_silu": {"M", "N", "K"},
+    "grouped_matmul": {"M", "N", "K", "experts", "top_k", "skewed"},
     "matmul_weight_only": {"M", "N", "K", "group_size"},
     "kv_append": {"batch", "q_len", "kv_len", "kv_heads", "head_dim"},
     "attention_paged_decode": {"batch", "q_len", "kv_len", "q_heads", "kv_heads", "head_dim", "page_size"},
@@ -101,7 +102,7 @@ def test_every_workload_has_the_axes_of_its_op_and_a_source() -> None:
 
 def test_prefill_and_decode_matmuls_are_told_apart_by_rows() -> None:
     for _, op_name, workload in ALL:
-        any_rows = op_name in ("matmul_weight_only", "gate_up_silu")
+        any_rows = op_name in ("matmul_weight_only", "gate_up_silu", "grouped_matmul")
         if "N" in workload.axes and not any_rows:
             assert (op_name == "matmul_decode") == (workload.axes["M"] <= DECODE_ROWS)
         if any_rows:
