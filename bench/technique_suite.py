@@ -105,6 +105,7 @@ def techniques() -> list[dict[str, list[Workload]]]:
         *(_of_model(model_named(name)) for name in MODELS),
         *_reuse(model_named(REUSING)),
         *(matmul_workloads(model_named(REUSING), tp, (*BATCHED, PROMPT_ROWS), DTYPE) for tp in SPLIT_OVER),
+        matmul_workloads(model_named(MODELS[0]), 1, BATCHED, DTYPE, ("lm_head",)),
         *_eight_bits(),
         *(gate_up_workloads(model_named(name), 1, (*BATCHED, PROMPT_ROWS), DTYPE) for name in MODELS),
         {"matmul_weight_only": _weight_only(model_named(REUSING))},
