@@ -109,6 +109,7 @@ def techniques() -> list[dict[str, list[Workload]]]:
         *(_of_model(model_named(name)) for name in MODELS),
         *_reuse(model_named(REUSING)),
         *(matmul_workloads(model_named(REUSING), tp, (*BATCHED, PROMPT_ROWS), DTYPE) for tp in SPLIT_OVER),
+        matmul_workloads(model_named(MODELS[0]), 1, BATCHED, DTYPE, ("lm_head",)),
         *_eight_bits(),
         *(glue_workloads(model_named(name), (*BATCHED, PROMPT_ROWS), DTYPE) for name in MODELS),
         head_norm_workloads(model_named(HEAD_NORM), 16, DTYPE),

@@ -49,7 +49,7 @@ class Config:
 FEW = (
     Config(block_m=16, block_n=32, block_k=128, num_stages=5),
     Config(block_m=16, block_n=32, block_k=128, num_stages=4),
-    Config(block_m=16, block_n=64, block_k=64, num_stages=5),
+    Config(block_m=16, block_n=64, block_k=64, num_warps=8, num_stages=5),
 )
 SOME = (
     Config(block_m=64, block_n=64, block_k=64, num_stages=4),

@@ -49,7 +49,10 @@ def test_every_technique_of_the_suite_is_told_with_its_models() -> None:
         if op == "grouped_matmul":
             continue
         if op in ("matmul", "matmul_decode", "quantise_fp8"):
-            assert {source.split(":")[0] for w in workloads for source in w.source} == {"llama-3.1-70b", "deepseek-v3"}
+            heads = {source for w in workloads for source in w.source if source.startswith("llama-3.1-8b:")}
+            assert heads == (set() if op == "quantise_fp8" else {"llama-3.1-8b: lm_head, tp 1"})
+            models = {source.split(":")[0] for w in workloads for source in w.source}
+            assert models - {"llama-3.1-8b"} == {"llama-3.1-70b", "deepseek-v3"}
             continue
         workloads = [w for w in workloads if not w.source[0].startswith("qwen3-8b: q_norm")]
         own = [w for w in workloads if w.technique != "mla" and not set(w.axes) & set(VARIANT_AXES)]
@@ -95,6 +98,16 @@ def test_every_projection_of_one_gpu_of_1_2_4_and_8() -> None:
             assert rows == {1, 16, 64, 256, 4096} - ({4096} if name == "lm_head" else set())
             told = [w.axes for w in split if f"llama-3.1-70b: {name}, tp {tp}" in w.source]
             assert all({"N": axes["N"], "K": axes["K"]} == part for axes in told)
+
+
+def test_the_head_of_both_models_over_their_whole_vocabulary() -> None:
+    """Of 128,256 tokens and 4,096 columns: 2 bytes for 525,336,576 weights, 16 x 4,096 in and 16 x 128,256 out."""
+    by_op = suite_workloads("techniques")
+    heads = [w for op in ("matmul", "matmul_decode") for w in by_op[op] if w.axes["N"] == 128_256]
+    assert {(w.axes["M"], w.axes["K"]) for w in heads} == {(M, K) for M in (1, 16, 64, 256) for K in (4_096, 8_192)}
+    assert {(w.technique, w.dtype) for w in heads} == {("lm_head", "bfloat16")}
+    [workload] = [w for w in heads if (w.axes["M"], w.axes["K"]) == (16, 4_096)]
+    assert matmul_decode.OP.work(workload).bytes == 2 * (525_336_576 + 65_536 + 2_052_096)
 
 
 def test_fused_gate_and_up_projections_against_bytes_worked_by_hand() -> None:
