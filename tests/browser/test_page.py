@@ -183,7 +183,8 @@ def test_nothing_overlaps_or_sticks_out(size: tuple[int, int], scheme: str, repo
     assert page.evaluate("document.documentElement.dataset.theme") == scheme
     boxes = page.evaluate(
         "() => [...document.querySelectorAll('h1, h2, #theme, #counts li, #warnings, #filters details, #roof-sets,"
-        " #layers, #shown, #legend span, .plot, #roof-list li, #time-axis, .bar > *, .scroll')].map(e => [e.id || e.textContent,"
+        " #layers, #shown, #legend span, .plot, #roof-list li, #time-axis, .bar > *, .scroll')]"
+        ".map(e => [e.id || e.textContent,"
         " e.getBoundingClientRect()]).filter(([, b]) => b.width).map(([n, b]) => [n, b.left, b.top, b.right, b.bottom])"
     )
     assert len(boxes) > 20
