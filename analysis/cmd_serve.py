@@ -42,8 +42,8 @@ def serve(
            "reserved": reserve}  # fmt: skip
     try:
         deployment, source = deployed((model, model_config), (gpu, tp, pp), (dtype, kv_dtype), engine, kernels, host)
-        deployment = _scheduled(deployment, ep, (draft, acceptance, draft_cost), way)
-        limits = _limits(slo, slo_ttft, slo_tpot)
+        deployment = scheduled(deployment, ep, (draft, acceptance, draft_cost), way)
+        limits = limits_of(slo, slo_ttft, slo_tpot)
         cache = (prefix_hit_rate, _link(offload, pcie, prefix_hit_rate))
         asked = (_clients(concurrency), (isl, osl), cache, (price, limits))
         documents = _documents(deployment, source, *asked)
@@ -56,7 +56,7 @@ def serve(
         raise typer.Exit(NOT_FITTING)
 
 
-def _scheduled(
+def scheduled(
     deployment: Deployment, ep: int, draft: tuple[int, float, float], way: dict[str, Any]
 ) -> Deployment:  # fmt: skip
     from dataclasses import replace
@@ -124,13 +124,14 @@ def _printed(
     deployment: Deployment, documents: list[dict[str, Any]], limits: tuple[float, float] | None, as_json: bool
 ) -> str:
     from analysis.serving.predict import meeting
-    from analysis.serving.serve_report import as_text, assumptions
+    from analysis.serving.serve_report import as_text, assumptions, has_spread
 
     met = meeting(documents, limits) if limits else ""
     if not as_json:
         return as_text(deployment, documents, met)
     told = {"model": deployment.model.name, "gpu": deployment.gpu, "gpus": deployment.all_gpus, "loads": documents}
-    return json.dumps({**told, "slo": met, "assumptions": assumptions(deployment)}, allow_nan=False)
+    behind = assumptions(deployment, spread=has_spread(documents))
+    return json.dumps({**told, "slo": met, "assumptions": behind}, allow_nan=False)
 
 
 def deployed(
@@ -175,7 +176,7 @@ def _clients(text: str) -> list[float]:
     return clients
 
 
-def _limits(slo: str, ttft: float | None, tpot: float | None) -> tuple[float, float] | None:
+def limits_of(slo: str, ttft: float | None, tpot: float | None) -> tuple[float, float] | None:
     from analysis.serving.predict import SLOS
 
     if slo and slo not in SLOS:

@@ -47,19 +47,23 @@ def workload_of(points: pd.DataFrame) -> pd.Series[str]:
     return points["case_id"].str.split("/", n=2).str[-1]
 
 
+def latest(points: pd.DataFrame) -> pd.DataFrame:
+    """The points that may be compared, with `workload`: valid ones, of a case measured twice that of the later run."""
+    usable = points[(points["time_us"] > 0) & (points["class"] != "invalid")]
+    return usable.assign(workload=workload_of(usable)).drop_duplicates([*KEY, "provider"], keep="last")
+
+
 def provider_table(points: pd.DataFrame) -> ProviderTable:
     """One row for each workload that two providers or more ran; of a case measured twice the later run counts.
 
     Invalid points are left out: their times are known to be wrong.
     """
-    usable = points[(points["time_us"] > 0) & (points["class"] != "invalid")]
-    usable = usable.assign(workload=workload_of(usable))
-    names = sorted(usable["provider"].unique())
+    last = latest(points)
+    names = sorted(last["provider"].unique())
     empty = pd.DataFrame(columns=[*KEY, *names])
     if len(names) < 2:
         only = f"only one provider ({names[0]})" if names else "no valid point"
         return ProviderTable(times=empty, baseline="", note=f"{only}: no provider to compare with")
-    last = usable.drop_duplicates([*KEY, "provider"], keep="last")
     wide = last.set_index([*KEY, "provider"])["time_us"].unstack("provider")
     # unstack sorts by text, M=16 before M=2: back to the order in which the workloads came
     wide = wide.reindex(last.set_index(list(KEY)).index.unique()).dropna(thresh=2)

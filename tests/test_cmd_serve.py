@@ -200,3 +200,12 @@ def test_simulate_prints_quantiles() -> None:
         json.loads(run("simulate", "--rate", "2", "--requests", "5", "--osl", "1", "--json"))["tpot_ms"]["p50"] is None
     )
     assert "wanted a rate above 0" in run("simulate", "--rate", "0", code=2)
+
+
+def test_what_a_prediction_does_not_know_is_said() -> None:
+    """Published kernels come without spread, a router is taken to be even, and what is missing for KV is told."""
+    assert "Error bars: none" in run("serve", "--concurrency", "1")
+    assert "Error bars" not in run("serve", "--concurrency", "1", "--kernels", str(REFERENCE))
+    assert "Experts: an even router" in run("serve", "--model", "qwen3-30b-a3b", "--concurrency", "1")
+    short = run("serve", "--model", "llama-3.1-70b", "--dtype", "fp8", "--concurrency", "1", code=3)
+    assert "GB too few, so no KV" in short and "at least 1 GPU for weights alone" in short and "Experts" not in short

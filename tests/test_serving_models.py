@@ -91,3 +91,11 @@ def test_configuration_that_cannot_be_used_is_told_why(tmp_path: Path) -> None:
             read_config(path)
     with pytest.raises(ValueError, match="unknown model 'gpt-9'"):
         model_of_path("openai/gpt-9")
+
+
+@pytest.mark.parametrize(
+    ("size", "value"), [("hidden_size", "4096"), ("num_hidden_layers", -3), ("vocab_size", 0), ("head_dim", 1.5)]
+)
+def test_size_of_nothing_is_named(size: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"{size} must be a whole number of 1 or more, got {value!r}"):
+        model_of_config({**LLAMA, size: value}, "llama")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
 
+from analysis.page.headline import Headline
 from analysis.page.payload import payload, script_json
+from analysis.page.provenance import Rows
+from analysis.page.sections import Section
 from analysis.roofline import CLASSES, Device
 
 ASSETS = Path(__file__).parent
@@ -24,13 +27,19 @@ class Text:
         title: its heading.
         lines: under the heading: how cases ended, runs and dates, what the families tell.
         warnings: where the eye is.
-        provenance: what is needed to repeat.
+        provenance: what the figures rest on.
+        headline: what matters, at the top.
+        runs: run -> what is needed to repeat it.
+        sections: the reports beside the points; their HTML is escaped already.
     """
 
     title: str
     lines: Sequence[str] = ()
     warnings: Sequence[str] = ()
     provenance: Sequence[str] = ()
+    headline: Headline | None = None
+    runs: Mapping[str, Rows] = field(default_factory=dict)
+    sections: Sequence[Section] = ()
 
 
 def document(points: pd.DataFrame, devices: Sequence[Device], text: Text) -> str:

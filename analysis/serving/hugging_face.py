@@ -21,6 +21,15 @@ ARCHITECTURES = (
 QK_NORM = ("Qwen3ForCausalLM", "Qwen3MoeForCausalLM")
 QKV_BIAS = ("Qwen2ForCausalLM",)
 
+SIZES = (
+    "num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size",
+    "intermediate_size", "moe_intermediate_size", "n_routed_experts", "num_local_experts", "num_experts",
+    "num_experts_per_tok", "first_k_dense_replace", "n_shared_experts", "sliding_window", "q_lora_rank", "kv_lora_rank",
+    "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
+)  # fmt: skip
+"""What is read of a configuration, where it has it."""
+MAY_BE_ZERO = ("first_k_dense_replace", "n_shared_experts", "sliding_window")
+
 
 def model_of_path(path: str) -> Model:
     """`meta-llama/Llama-3.1-8B-Instruct` -> llama-3.1-8b. Raises ValueError with the known names."""
@@ -38,7 +47,7 @@ def read_config(path: Path) -> Model:
     """The model of a `config.json`.
 
     Raises:
-        ValueError: no JSON object, an architecture that is not known, or a size that is missing.
+        ValueError: no JSON object, an architecture that is not known, or a size that is missing or none.
     """
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -55,6 +64,10 @@ def model_of_config(config: Mapping[str, Any], name: str) -> Model:
     architecture = str(named[0])
     if architecture not in ARCHITECTURES:
         raise ValueError(f"unknown architecture {architecture!r}; known: {', '.join(ARCHITECTURES)}")
+    for size in SIZES:
+        value = config.get(size)
+        if value is not None and (not isinstance(value, int) or value < (size not in MAY_BE_ZERO)):
+            raise ValueError(f"{architecture}: {size} must be a whole number of 1 or more, got {value!r}")
     try:
         sizes = _sizes(config, architecture)
     except KeyError as error:

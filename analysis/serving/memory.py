@@ -139,7 +139,7 @@ def what_would_fit(deployment: Deployment, length: float) -> str:
         f"+ {b.activations / 1e9:.1f} GB activations + {b.context / 1e9:.1f} GB context and graphs + "
         f"{needed / 1e9:.2f} GB KV of one request, and {b.fraction:.0%} of {b.capacity / 1e9:.0f} GB are "
         f"{b.capacity * b.fraction / 1e9:.1f}",
-        f"at least {least} GPUs for weights alone",
+        f"at least {least} GPU{'s' if least > 1 else ''} for weights alone",
     ]
     fitting = [tp for tp in tp_sizes(deployment.model) if _fits(replace(deployment, tp=tp, ep=1), length)]
     parts.append(f"smallest TP that fits: {fitting[0]}" if fitting else "no TP of this model fits")

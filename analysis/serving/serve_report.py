@@ -15,15 +15,21 @@ SUMS = 0.995
 """Part of TPOT below which the ops' gains are told not to sum."""
 
 
-def assumptions(deployment: Deployment) -> list[str]:
-    """Memory, engine and fitted constants, with their units."""
+def assumptions(deployment: Deployment, *, spread: bool = False) -> list[str]:
+    """Memory, engine, kernels and fitted constants, with their units; `spread` where intervals are told."""
     b, engine = budget(deployment), deployment.engine
+    room = f"{b.room / 1e9:.2f} GB KV" if b.room >= 0 else f"{-b.room / 1e9:.2f} GB too few, so no KV"
+    kernels = [] if spread else ["Error bars: none, the kernels' times are published or computed without their spread; "
+                                 "--kernels RUN tells TPOT over the intervals of a run's own"]  # fmt: skip
+    router = ["Experts: an even router; a skewed one reads fewer weights and loads some GPUs more"]
     return [
         f"GPU memory: {b.capacity / 1e9:.0f} GB (1e9 bytes), {b.fraction:.0%} used by the engine: "
         f"{b.weights / 1e9:.2f} GB weights ({deployment.dtype}), {b.activations / 1e9:.2f} GB activations, "
-        f"{b.context / 1e9:.1f} GB context and graphs, {b.room / 1e9:.2f} GB KV ({deployment.kv_dtype}) = "
+        f"{b.context / 1e9:.1f} GB context and graphs, {room} ({deployment.kv_dtype}) = "
         f"{b.kv_tokens} tokens of {b.kv_bytes_per_token:,.0f} bytes",
         f"Engine: {engine.source}",
+        *kernels,
+        *(router if deployment.model.experts else []),
         *trust(engine, deployment.host),
     ]
 
@@ -71,7 +77,12 @@ def as_text(deployment: Deployment, documents: list[dict[str, Any]], slo: str) -
             f"| {d['concurrency']} | " + " | ".join(f"{d['ladder'][r]:.2f}" for r in LADDER) + " |" for d in shown
         ]
         lines += ["", *ops_table(shown[-1])]
-    return "\n".join([*lines, *([slo] if slo else []), "", *assumptions(deployment)])
+    return "\n".join([*lines, *([slo] if slo else []), "", *assumptions(deployment, spread=has_spread(documents))])
+
+
+def has_spread(documents: list[dict[str, Any]]) -> bool:
+    """Whether the loads tell TPOT over the intervals of their kernels."""
+    return any("tpot_ms_low" in d for d in documents)
 
 
 def _line(d: dict[str, Any]) -> str:
