@@ -9,10 +9,12 @@ function text(name, row) {
   return codes[name].values[codes[name].codes[row]];
 }
 
+const FORMATS = [...Array(7).keys()].map((digits) => new Intl.NumberFormat("en-US", { maximumSignificantDigits: digits || 1 }));
+
 function number(value, digits = 4) {
   if (value === null || value === undefined) return "";
   const short = Number(value.toPrecision(digits));
-  return Math.abs(short) >= 1e6 || (short !== 0 && Math.abs(short) < 1e-3) ? short.toExponential() : short.toLocaleString("en-US", { maximumSignificantDigits: digits });
+  return Math.abs(short) >= 1e6 || (short !== 0 && Math.abs(short) < 1e-3) ? short.toExponential() : FORMATS[digits].format(short);
 }
 
 function percent(value) {
@@ -46,7 +48,14 @@ function facts(row) {
 }
 
 // Plotly reads tags in hover texts: nothing of a name may become one.
+const hovers = new Map();
+
 function hover(row) {
+  if (!hovers.has(row)) hovers.set(row, hoverText(row));
+  return hovers.get(row);
+}
+
+function hoverText(row) {
   const escape = (s) => s.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
   const wrap = (s) => s.replace(/(.{60,80}?)[ ,](?=.)/g, (part) => part + "\n").split("\n");
   return facts(row).flatMap(wrap).map(escape).join("<br>");

@@ -31,9 +31,9 @@ DIGITS = 6
 """Significant digits of a number in the page: more than any clock has."""
 PALETTE = {
     "light": {"prefill": "#0072B2", "decode": "#C04E00", "mixed": "#009E73", "other": "#555555"},
-    "dark": {"prefill": "#56B4E9", "decode": "#E69F00", "mixed": "#00C48C", "other": "#B0B0B0"},
+    "dark": {"prefill": "#56B4E9", "decode": "#E69F00", "mixed": "#C9F29B", "other": "#8A8A8A"},
 }
-"""Phase -> colour; Okabe-Ito's hues, light enough or dark enough for either ground."""
+"""Phase -> colour, told apart with any common colour blindness and standing out from its ground (tests say how far)."""
 
 
 def payload(points: pd.DataFrame, devices: Sequence[Device]) -> dict[str, Any]:

@@ -69,13 +69,15 @@ function layout(x, y) {
 
 function pointTrace(rows, x, y) {
   const size = Math.max(5, Math.min(9, 9 * Math.sqrt(150 / Math.max(rows.length, 1))));
+  const usual = rows.length > 800 ? 0.65 : 0.9;
+  const colours = rows.map((row) => phaseColour(text("phase", row)));
   return {
     x: rows.map((row) => columns[x][row]), y: rows.map((row) => columns[y][row]), text: rows.map(hover), customdata: rows,
     mode: "markers", hovertemplate: "%{text}<extra></extra>", showlegend: false, meta: "points",
     marker: {
-      size, color: rows.map((row) => phaseColour(text("phase", row))), symbol: rows.map(symbolOf),
-      opacity: rows.map((row) => state.line === null || data.line[row] === state.line ? (rows.length > 800 ? 0.65 : 0.9) : 0.06),
-      line: { width: 1 },
+      size, color: colours, symbol: rows.map(symbolOf),
+      opacity: state.line === null ? usual : rows.map((row) => data.line[row] === state.line ? usual : 0.06),
+      line: { width: 0.8, color: colours },
     },
   };
 }

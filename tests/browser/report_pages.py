@@ -71,3 +71,15 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows += [synthetic.attention("one", 8, 1, 65536, device=(800, 3000, 3))]
     rows += [synthetic.matmul("one", m, provider="vllm", timer="published", share=0.6) for m in (1, 8192)]
     return made(tmp_path_factory.mktemp("report"), (synthetic.H100, rows))
+
+
+@pytest.fixture(scope="session")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """3,000 points: matmuls of 50 M by 12 N by 5 providers."""
+    rows = [
+        synthetic.matmul("large", 1 + 97 * i, 1024 * n, 4096, provider=provider, share=0.3 + 0.01 * (i % 60))
+        for i in range(50)
+        for n in range(1, 13)
+        for provider in ("triton", "torch", "vllm", "sglang", "trtllm")
+    ]
+    return made(tmp_path_factory.mktemp("large"), (synthetic.H100, rows))
