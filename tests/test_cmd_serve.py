@@ -209,3 +209,15 @@ def test_what_a_prediction_does_not_know_is_said() -> None:
     assert "Experts: an even router" in run("serve", "--model", "qwen3-30b-a3b", "--concurrency", "1")
     short = run("serve", "--model", "llama-3.1-70b", "--dtype", "fp8", "--concurrency", "1", code=3)
     assert "GB too few, so no KV" in short and "at least 1 GPU for weights alone" in short and "Experts" not in short
+
+
+def test_pipeline_with_fewer_sequences_than_stages_has_a_bubble() -> None:
+    """Of four stages one client keeps one busy and two clients two; eight fill them. Alone, a token passes every stage
+    in turn: no faster than on one GPU, and slower by what is sent between stages."""
+    asked = ("--kernels-only", "--concurrency", "1,2,8")
+    one, four = loads(*asked), loads(*asked, "--pp", "4")
+    assert [d["pipeline_bubble"] for d in four] == [0.75, 0.5, 0] and {d["pipeline_bubble"] for d in one} == {0}
+    sent = next(op["ms"] for op in four[0]["ops"] if op["op"] == "send_recv")
+    assert four[0]["tpot_ms"] == pytest.approx(one[0]["tpot_ms"] + sent) and sent > 0
+    text = run("serve", *asked, "--pp", "4")
+    assert "1 clients: 75% of the pipeline is idle" in text and "8 clients: 0%" not in text

@@ -56,6 +56,8 @@ def served(deployment: Deployment, source: KernelSource, requests: Requests, ter
     waiting = np.maximum(requests.concurrency - steps["active"].to_numpy() * replicas, 0).astype(int)
     room, held = max_concurrency(deployment, length) * replicas, held_tokens(deployment, length)
     wasted = 1 - kept_tokens(deployment.model, length) / held
+    # Fewer sequences than stages leave stages without a micro-batch.
+    bubble = 1 - np.minimum(steps["active"].to_numpy(), deployment.pp) / deployment.pp
     documents = []
     for i in range(len(steps)):
         reason = what_would_fit(deployment, float(length[i]))
@@ -63,7 +65,7 @@ def served(deployment: Deployment, source: KernelSource, requests: Requests, ter
             "concurrency": int(requests.concurrency[i]), "isl": float(requests.isl[i]),
             "osl": float(requests.osl[i]), "fits": not reason, "reason": reason,
             "max_concurrency": int(room[i]), "queued": 0 if reason else int(waiting[i]),
-            "kv_waste": float(wasted[i]),
+            "kv_waste": float(wasted[i]), "pipeline_bubble": float(bubble[i]),
         }  # fmt: skip
         told |= {str(name): None if reason else _plain(figures[name].iloc[i]) for name in figures}
         undefined = bool(reason) or requests.osl[i] <= 1

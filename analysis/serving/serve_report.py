@@ -69,6 +69,11 @@ def as_text(deployment: Deployment, documents: list[dict[str, Any]], slo: str) -
         "with the fastest of them"
         for d in shown if "tpot_ms_reference" in d
     ]  # fmt: skip
+    lines += [
+        f"{d['concurrency']} clients: {d['pipeline_bubble']:.0%} of the pipeline is idle in decode, stages without a "
+        "sequence (its bubble)"
+        for d in shown if d["pipeline_bubble"]
+    ]  # fmt: skip
     lines += _caching(documents[0])
     if shown:
         lines += ["", "| clients | speed of light | measured kernels | + host | + batching = TPOT ms |",
