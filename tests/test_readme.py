@@ -19,8 +19,6 @@ MOST_LINES = 200
 SLOWER = {"compare": (0, 1)}
 """Two runs of one tree on a busy CPU may differ by any amount: both answers are right."""
 
-pytestmark = pytest.mark.xdist_group("readme")
-
 
 def commands() -> list[str]:
     """Every line of a code block that calls python, with its comment."""
@@ -57,13 +55,13 @@ def test_readme_is_short_and_has_both_kinds() -> None:
     assert all(Path(ROOT, target).exists() for target in re.findall(r"\]\(([^)#:]+)\)", TEXT))
 
 
-@pytest.mark.parametrize("line", HERE, ids=lambda line: " ".join(words_of(line)[1:3]))
-def test_command_runs_as_it_stands(tree: Path, line: str) -> None:
-    words = words_of(line)
-    done = run(tree, *words)
-    assert done.returncode in SLOWER.get(words[2], (0,)), f"{line}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
-    if "-o" in words:
-        assert any((tree / words[words.index("-o") + 1]).iterdir())
+def test_commands_run_in_their_order_as_they_stand(tree: Path) -> None:
+    for line in HERE:
+        words = words_of(line)
+        done = run(tree, *words)
+        assert done.returncode in SLOWER.get(words[2], (0,)), f"{line}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+        if "-o" in words:
+            assert any((tree / words[words.index("-o") + 1]).iterdir())
 
 
 @pytest.mark.parametrize("line", ON_A_GPU, ids=lambda line: " ".join(words_of(line)[1:3]))
