@@ -90,12 +90,11 @@ def _text(
 
 
 def _markdown(frame: pd.DataFrame, text: Text) -> str:
-    from analysis.page.headline import headline
     from analysis.page.markdown import report_md
     from analysis.page.provenance import warnings
 
     return report_md(
-        text.title, text.headline or headline(frame, {}), frame, provenance=text.runs, cautions=warnings(frame),
+        text.title, text.headline, frame, provenance=text.runs, cautions=warnings(frame),
         sections=text.sections, notes=[*text.warnings, *text.provenance],
     )  # fmt: skip
 

@@ -10,9 +10,9 @@ import pandas as pd
 
 from analysis.page.headline import Headline
 from analysis.page.payload import payload, script_json
-from analysis.page.provenance import Rows
+from analysis.page.provenance import Rows, caution_lines, warnings
 from analysis.page.sections import Section
-from analysis.roofline import CLASSES, Device
+from analysis.roofline import Device
 
 ASSETS = Path(__file__).parent
 SCRIPTS = ("data.js", "filters.js", "roofs.js", "plot.js", "time.js", "table.js", "main.js")
@@ -25,19 +25,19 @@ class Text:
 
     Attributes:
         title: its heading.
+        headline: what matters, at the top.
         lines: under the heading: how cases ended, runs and dates, what the families tell.
         warnings: where the eye is.
         provenance: what the figures rest on.
-        headline: what matters, at the top.
         runs: run -> what is needed to repeat it.
         sections: the reports beside the points; their HTML is escaped already.
     """
 
     title: str
+    headline: Headline
     lines: Sequence[str] = ()
     warnings: Sequence[str] = ()
     provenance: Sequence[str] = ()
-    headline: Headline | None = None
     runs: Mapping[str, Rows] = field(default_factory=dict)
     sections: Sequence[Section] = ()
 
@@ -57,29 +57,12 @@ def document(points: pd.DataFrame, devices: Sequence[Device], text: Text) -> str
     template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(_asset("page.html"))
     return template.render(
         text=text,
-        counts=class_counts(points),
-        warnings=[*text.warnings, *flag_lines(points)],
+        warnings=[*text.warnings, *caution_lines(warnings(points), most=1)],
         css=Markup(_asset("page.css")),
         plotly=Markup(get_plotlyjs()),
         scripts=Markup("\n".join(_asset(name) for name in SCRIPTS)),
         data=Markup(script_json(payload(points, devices))),
     )
-
-
-def class_counts(points: pd.DataFrame) -> list[tuple[str, int]]:
-    """How many points are of which class, in the order that classes are decided in; those of none are left out."""
-    counts = points["class"].value_counts()
-    return [(name, int(counts[name])) for name in CLASSES if name in counts]
-
-
-def flag_lines(points: pd.DataFrame) -> list[str]:
-    """A line for each word that flags points (throttled, suspect, contended, drift): how many, and the first."""
-    words = points["flags"].str.split("; ").explode()
-    words = words[words.fillna("") != ""]
-    return [
-        f"{len(rows)} case{'s' * (len(rows) > 1)} flagged {word}, first {points.loc[rows.index[0], 'case_id']}"
-        for word, rows in words.groupby(words)
-    ]
 
 
 def _asset(name: str) -> str:

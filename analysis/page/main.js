@@ -1,6 +1,23 @@
 // Starts the page: controls, theme, and the one function that draws all again.
 const points = buildTable(document.getElementById("points"), "points", pointColumns());
 
+for (const pair of data.pairs) {
+  const section = document.createElement("section"), heading = document.createElement("h2"), note = document.createElement("p");
+  heading.textContent = pair.title;
+  note.textContent = pair.note;
+  note.className = "note";
+  section.append(heading, note);
+  const holder = document.createElement("div");
+  holder.className = "table";
+  holder.id = `against-${pair.name}`;
+  section.append(holder);
+  document.getElementById("pairs").append(section);
+  const shown = pair.columns.map((name, i) => ({ name, number: pair.numbers[i], get: (row) => row[i], show: pair.numbers[i] ? number : undefined }));
+  const table = buildTable(holder, pair.title, shown);
+  table.rows = pair.rows;
+  table.draw();
+}
+
 let later = 0;
 
 function draw() {

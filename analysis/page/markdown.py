@@ -11,7 +11,7 @@ import pandas as pd
 from analysis.methods import METHOD
 from analysis.page.against import NOTE, against, geomeans
 from analysis.page.headline import Headline
-from analysis.page.provenance import KINDS, Caution, Rows
+from analysis.page.provenance import Caution, Rows, caution_lines
 from analysis.page.sections import Section
 from analysis.tables import Table, family_lines, markdown, points_tables, ratio
 
@@ -19,8 +19,6 @@ HOW = ("device", *METHOD)
 """Told where it is not the same everywhere."""
 MOST_ROWS = 200
 """Rows of a table; the page has all."""
-MOST_CAUTIONS = 20
-"""Cases named of one kind of caution; the others are counted."""
 
 
 def report_md(
@@ -82,18 +80,6 @@ def against_tables(points: pd.DataFrame) -> list[Table]:
         _table("Geometric mean of the ratio, a family", of_families, numbers=4),
         _table("Provider against provider", of_cases, numbers=3, note=NOTE),
     ]
-
-
-def caution_lines(cautions: Sequence[Caution]) -> list[str]:
-    """A line for each kind: how many cases, what it means, and the first of them."""
-    lines = []
-    for kind, meaning in KINDS.items():
-        names = [caution.case_id for caution in cautions if caution.kind == kind]
-        if names:
-            rest = f" and {len(names) - MOST_CAUTIONS} more" if len(names) > MOST_CAUTIONS else ""
-            named = ", ".join(f"`{name}`" for name in names[:MOST_CAUTIONS])
-            lines.append(f"{kind}, {len(names)}: {meaning}: {named}{rest}")
-    return lines
 
 
 def bullets(lines: Iterable[str]) -> str:

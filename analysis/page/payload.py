@@ -14,6 +14,8 @@ from typing import Any
 import pandas as pd
 
 from analysis.compile_ceilings import CEILINGS
+from analysis.methods import METHOD
+from analysis.page.against import NOTE, against, geomeans
 from analysis.roof_lines import flat_roofs, sets_of
 from analysis.roofline import Device
 from analysis.trajectories import line_numbers
@@ -27,6 +29,9 @@ NUMBERS = (
     "wave_ceiling", *CEILINGS,
 )  # fmt: skip
 TEXTS = ("case_id", "reason")
+MEANS = ("family", "device", *METHOD, "provider_a", "provider_b", "same_work", "geomean", "count", "faster", "slower")
+PAIRS = ("case", "provider_a", "provider_b", "cache", "same_work", "ratio", "low", "high", "a_us", "b_us")
+TITLES = {"families": "Geometric mean of the ratio, a family", "pairs": "Provider against provider at the same case"}
 DIGITS = 6
 """Significant digits of a number in the page: more than any clock has."""
 PALETTE = {
@@ -45,7 +50,8 @@ def payload(points: pd.DataFrame, devices: Sequence[Device]) -> dict[str, Any]:
 
     Returns:
         count, columns (numbers, and texts as they are), codes ({values, codes} for each of CODED), line (number of the
-        trajectory, -1 for none), published (0 or 1), devices with their roofs, filters, palette.
+        trajectory, -1 for none), published (0 or 1), devices with their roofs, filters, palette, and pairs: tables of
+        provider against provider, their columns and rows.
     """
     return {
         "count": len(points),
@@ -57,7 +63,29 @@ def payload(points: pd.DataFrame, devices: Sequence[Device]) -> dict[str, Any]:
         "devices": [_device(device, points) for device in devices],
         "filters": list(FILTERS),
         "palette": PALETTE,
+        "pairs": _pairs(points),
     }
+
+
+def _pairs(points: pd.DataFrame) -> list[dict[str, Any]]:
+    pairs = against(points)
+    if pairs.empty:
+        return []
+    tables = {"families": (MEANS, geomeans(pairs)), "pairs": (PAIRS, pairs)}
+    return [
+        {
+            "name": name, "title": TITLES[name], "note": NOTE, "columns": list(columns),
+            "numbers": [found[column].dtype.kind in "fi" for column in columns],
+            "rows": list(zip(*(_cells(found[column]) for column in columns), strict=True)),
+        }
+        for name, (columns, found) in tables.items()
+    ]  # fmt: skip
+
+
+def _cells(column: pd.Series[Any]) -> list[Any]:
+    if column.dtype.kind in "fi":
+        return [rounded(value) for value in column.tolist()]
+    return [{"True": "same", "False": "differs"}.get(value, value) for value in column.astype(str).tolist()]
 
 
 def script_json(value: Any) -> str:

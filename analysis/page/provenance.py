@@ -5,7 +5,7 @@ What a record does not hold is said to be not recorded, never left out: a reader
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,8 @@ Rows = list[tuple[str, str]]
 """Name and value."""
 WIDE = 0.05
 """Half-width of the interval over the median from which a time is told to be uncertain; compare's threshold."""
+MOST_NAMED = 20
+"""Cases named of one kind of caution; the others are counted."""
 FACTS = {
     "sm_count": "SMs", "threads": "threads", "compute_capability": "compute capability",
     "memory_bytes": "memory, bytes", "memory_bus_bits": "memory bus, bits", "l2_bytes": "last-level cache, bytes",
@@ -92,6 +94,17 @@ def warnings(points: pd.DataFrame) -> list[Caution]:
         columns = zip(*(rows[name].tolist() for name in ("case_id", "device", "run")), texts, strict=True)
         found += [Caution(case_id=c, kind=kind, text=text, device=d, run=r) for c, d, r, text in columns]
     return found
+
+
+def caution_lines(cautions: Sequence[Caution], most: int = MOST_NAMED) -> list[str]:
+    """A line for each kind: how many cases, what it means, and the first `most` of them."""
+    lines = []
+    for kind, meaning in KINDS.items():
+        names = [caution.case_id for caution in cautions if caution.kind == kind]
+        if names:
+            rest = f" and {len(names) - most} more" if len(names) > most else ""
+            lines.append(f"{kind}, {len(names)}: {meaning}: {', '.join(names[:most])}{rest}")
+    return lines
 
 
 def _flagged(flags: pd.Series[str]) -> dict[str, pd.Series[bool]]:

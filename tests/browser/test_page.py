@@ -217,3 +217,25 @@ def test_three_thousand_points_are_small_and_soon_drawn(large: Path, open_page: 
         assert len(drawn(page)["x"]) == 3000
         firsts.append(page.evaluate("performance.getEntriesByName('drawn')[0].startTime"))
     assert min(firsts) < 3000, firsts
+
+
+def test_pairs_of_providers_sort_and_agree_with_the_points(report: Path, open_page: Opener) -> None:
+    """The ratio is the time of A over that of B, as the table of points has them; a header sorts by the number."""
+    page = open_page(report)
+    times: dict[str, float] = {}
+    for case, time in zip(column(page, "case"), column(page, "time us"), strict=True):
+        times[case] = float(time.replace(",", ""))
+    table = page.locator("#against-pairs")
+    names = [name.rstrip(" ▾▴") for name in table.locator("th").all_inner_texts()]
+    lines = [row.locator("td").all_inner_texts() for row in table.locator("tbody tr").all()]
+    assert lines
+    for cells in lines:
+        told = dict(zip(names, cells, strict=True))
+        op, rest = told["case"].split("/", 1)
+        of_a, of_b = (times[f"{op}/{told[side]}/{rest}"] for side in ("provider_a", "provider_b"))
+        assert float(told["ratio"]) == pytest.approx(of_a / of_b, rel=2e-3)
+    table.get_by_role("button", name="ratio").click()
+    at = names.index("ratio") + 1
+    ratios = [float(text) for text in table.locator(f"tbody td:nth-child({at})").all_inner_texts()]
+    assert ratios == sorted(ratios, reverse=True)
+    assert page.locator("#against-families tbody tr").count() >= 1
