@@ -24,7 +24,7 @@ COLUMNS = (
 FAMILY = ("device", "family", *METHOD, "provider_a", "provider_b", "same_work")
 NOTE = (
     "Ratio = time of A / time of B: above 1, B is the faster. The interval is of one process a side (95 %), "
-    "'-' below six samples; what another process would time is not in it."
+    "none below six samples; what another process would time is not in it."
 )
 
 
